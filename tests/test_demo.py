@@ -23,7 +23,7 @@ from demo.processes import ProcessEnded, Processes
 from tests.interruption import PATIENCE, until
 
 ROOT = Path(__file__).resolve().parent.parent
-ROWS = [
+ROWS: list[dict[str, Any]] = [
     {"name": "desk", "price": "120"},
     {"name": "chair\u2028", "price": None},
     {"name": "lamp", "price": "40"},

@@ -21,7 +21,8 @@ from unittest import mock
 import pendulum
 from airflow.providers.common.compat.sdk import DAG, literal
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-from airflow.settings import Session
+from airflow.serialization import serialized_objects
+from airflow.utils.session import create_session
 from sqlalchemy import text
 
 _numbers = itertools.count(1)
@@ -107,14 +108,11 @@ def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, *
 
 def serialized(dag: DAG) -> Any:
     """Return a DAG as Airflow stores it, and reads it again for the web interface."""
-    if AIRFLOW_V_3_0_PLUS:
-        from airflow.serialization.serialized_objects import DagSerialization as Serialization
-    else:
-        from airflow.serialization.serialized_objects import SerializedDAG as Serialization
-
+    name = "DagSerialization" if AIRFLOW_V_3_0_PLUS else "SerializedDAG"
+    serialization: Any = getattr(serialized_objects, name)
     # a scheduler, or a test before this one that has run one, reads DAGs without links
-    Serialization._load_operator_extra_links = True
-    return Serialization.from_dict(json.loads(json.dumps(Serialization.to_dict(dag))))
+    serialization._load_operator_extra_links = True
+    return serialization.from_dict(json.loads(json.dumps(serialization.to_dict(dag))))
 
 
 def edges(dag: Any) -> set[tuple[str, str]]:
@@ -151,7 +149,7 @@ def _register(dag: DAG) -> None:
 
 def _finished(dag_id: str, run_id: str) -> FinishedRun:
     """Read how a run ended, straight from the tables: undecoded, as it is stored."""
-    with Session() as session:
+    with create_session() as session:
 
         def select(columns: str, table: str) -> Any:
             where = "where dag_id = :dag_id and run_id = :run_id"

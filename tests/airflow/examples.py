@@ -12,7 +12,7 @@ from typing import Any
 import airflow
 import pytest
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from sqlalchemy import select, text
 
 FOLDER = Path(__file__).parents[2] / "example_dags"
@@ -51,8 +51,9 @@ def rendered(dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
         "where dag_id = :dag_id and run_id = :run_id and task_id = :task_id"
     )
     task = {"dag_id": dag_id, "run_id": run_id, "task_id": task_id}
-    with Session() as session:
-        return json.loads(session.execute(text(query), task).scalar_one())
+    with create_session() as session:
+        fields: dict[str, Any] = json.loads(session.execute(text(query), task).scalar_one())
+    return fields
 
 
 class Person:
@@ -62,7 +63,7 @@ class Person:
     """
 
     def __init__(self, option: str, **params: Any) -> None:
-        self._answer = {"chosen_options": [option], "params_input": params}
+        self._option, self._params = option, params
         self.bodies: list[str] = []
 
     def __call__(self) -> None:
@@ -71,17 +72,15 @@ class Person:
         from airflow.models.trigger import handle_event_submit
         from airflow.triggers.base import TriggerEvent
 
-        with Session() as session:
+        with create_session() as session:
             for asked in session.scalars(select(HITLDetail).where(HITLDetail.responded_at.is_(None))):
                 task = asked.task_instance
                 if task.state != "awaiting_input":
                     continue
-                assert set(self._answer["chosen_options"]) <= set(asked.options)
+                assert self._option in asked.options
                 asked.responded_by = {"id": "ada", "name": "ada"}
                 asked.responded_at = datetime.now(UTC)
-                asked.chosen_options = self._answer["chosen_options"]
-                asked.params_input = self._answer["params_input"]
+                asked.chosen_options, asked.params_input = [self._option], self._params
                 answer = TriggerEvent(asked.as_resume_event_payload())
                 handle_event_submit(answer, task_instance=task, session=session)
-                self.bodies.append(asked.body)
-            session.commit()
+                self.bodies.append(asked.body or "")

@@ -11,7 +11,6 @@ from typing import Any
 
 import fsspec
 from airflow.providers.common.compat.sdk import Asset
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
@@ -19,11 +18,6 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 )
 from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import execute
-
-if AIRFLOW_V_3_0_PLUS:
-    from airflow.sdk.io import attach as attach
-else:
-    from airflow.io.store import attach as attach
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 #: Options of the transfer: to a table of Delta Lake, and to a landing that grows, as by default.
@@ -64,15 +58,15 @@ def transfer(
     :param tries: as of :func:`~tests.airflow.executions.execute`, as is ``run_id``.
     """
     operator = make_transfer(destination, source, **arguments)
-    return execute(operator, tries=tries, run_id=run_id)
+    return dict(execute(operator, tries=tries, run_id=run_id))
 
 
 def reported(destination: str, source: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
     """Execute the transfer without a DAG run, and return what its asset event says."""
-    asset, event = Asset(f"{destination}-asset"), SimpleNamespace(extra={})
+    asset, extra = Asset(f"{destination}-asset"), dict[str, Any]()
     operator = make_transfer(destination, source, outlets=[asset], **arguments)
-    execute(operator, outlet_events={asset: event})
-    return event.extra
+    execute(operator, outlet_events={asset: SimpleNamespace(extra=extra)})
+    return extra
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ def manifest(destination: str, **storage: Any) -> dict[str, Any]:
     :param storage: what fsspec needs to reach it.
     """
     with fsspec.open(f"{destination}/_manifest.json", **storage) as file:
-        return json.loads(file.read())
+        return dict(json.loads(file.read()))
 
 
 def landed(destination: str, **storage: Any) -> list[dict[str, Any]]:

@@ -36,7 +36,8 @@ def test_each_run_is_compared_with_the_one_before_also_when_it_is_repeated_later
     shop: Landing, form: dict[str, Any]
 ) -> None:
     def changes(run: str) -> dict[str, int] | None:
-        return shop.transfer(**COUNTED, **form, run_id=run)["changes"]
+        counts: dict[str, int] | None = shop.transfer(**COUNTED, **form, run_id=run)["changes"]
+        return counts
 
     first = [changes("r0")]
     for number in (1, 2):

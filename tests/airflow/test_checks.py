@@ -94,6 +94,8 @@ class TestWarnAndQuarantine:
             extra = reported(changed.destination, changed.task, **options)
         assert "columns.price.filled: filled in 0 % of 30 rows" in caplog.text
         event = LandingEvent.of(extra)
+        assert event
+        assert isinstance(event.filled, dict)
         assert (event.rows, event.quarantined_rows, event.filled["price"]) == (30, 0, 0)
         assert extra["checks"] == [
             {"check": "rows.min", "state": "passed", "expected": "at least 10", "found": "30 rows"},

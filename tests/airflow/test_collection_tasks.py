@@ -477,7 +477,7 @@ class TestTheSchema:
         class Loader(yaml.SafeLoader):
             pass
 
-        Loader.add_constructor("tag:yaml.org,2002:timestamp", Loader.construct_yaml_str)
+        Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
         Loader.add_implicit_resolver(
             "tag:yaml.org,2002:float", re.compile("[0-9]+e-?[0-9]+"), [*"0123456789"]
         )

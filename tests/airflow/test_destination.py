@@ -88,7 +88,7 @@ class TestConnections:
             read_landing(ObjectStoragePath(self.URL), object_storage_conn_id="prices_storage")
 
     @pytest.mark.parametrize(("path", "beside"), [(URL, {}), ("s3://b/c", {"object_storage_conn_id": "one"})])
-    def test_options_beside_a_connection_are_refused(self, path: str, beside: dict[str, str]) -> None:
+    def test_options_beside_a_connection_are_refused(self, path: str, beside: dict[str, Any]) -> None:
         with pytest.raises(InvalidArgument, match="storage_options"):
             read_landing(path, storage_options={"key": "x"}, **beside)
 

@@ -36,7 +36,7 @@ from airflow.providers.common.compat.sdk import (
     TaskDeferred,
 )
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from sqlalchemy import select, update
 
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
@@ -224,7 +224,7 @@ def arrange(
             fault = {"times": FAULTS[way], "after": int(kind == "start"), **case.fault}
             sandbox.control.fail(PATHS[kind], **fault)
         waits_for = {"max_active_tasks": 1} if kind == "capacity" else {"collection_task_id": task["task_id"]}
-        limit = {}
+        limit: dict[str, Any] = {}
         if case.name == "execution timeout":
             limit = {"execution_timeout": datetime.timedelta(seconds=PATIENCE if way == "poke" else 0.2)}
             limit |= {"poll_interval" if kind == "start" else "poke_interval": LONG}
@@ -371,20 +371,20 @@ def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking() -> None:
     run = run_tasks(lambda: WebCollectCapacitySensor(task_id="wait", max_active_tasks=10))
     of_run = TaskInstance.run_id == run.run_id
     past = datetime.datetime.now(datetime.UTC)
-    with Session() as session:
+    with create_session() as session:
         session.execute(update(TaskInstance).where(of_run).values(state="deferred", trigger_timeout=past))
-        session.commit()
     SchedulerJobRunner(job=Job()).check_trigger_timeouts()
-    with Session() as session:
+    with create_session() as session:
         resumed = session.scalars(select(TaskInstance).where(of_run)).one()
-    minute = datetime.timedelta(minutes=1)
+    assert resumed.next_method
+    method, minute = resumed.next_method, datetime.timedelta(minutes=1)
 
     def ending(**arguments: Any) -> type[BaseException]:
         sensor = WebCollectCapacitySensor(task_id="wait", max_active_tasks=1, timeout=90, **arguments)
         # of Airflow's timeouts, one is no Exception
         match = r"not over after (90 s|the execution timeout, 0:01:00)"
         with pytest.raises(BaseException, match=match) as ended:
-            sensor.resume_execution(resumed.next_method, resumed.next_kwargs, context={})
+            sensor.resume_execution(method, resumed.next_kwargs, context={})
         return ended.type
 
     assert ending() is AirflowSensorTimeout

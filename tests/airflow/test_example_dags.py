@@ -66,6 +66,9 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
     # for who has no bucket
     readme = readme.replace("s3://aws_default@my-bucket", f"file://{tmp_path}")
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
+    query = re.search(r"python -c '\n(.*?)'\n", readme, re.DOTALL)
+    assert pasted
+    assert query
     # the sandbox has no need of a person's patience
     code = (
         pasted[1]
@@ -85,10 +88,9 @@ def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
         (uri,) = run.xcoms[names[-1]]["uris"]
         assert re.fullmatch(rf"file://{tmp_path}/prices/part-[^/]*", uri)
 
-    rows = landed(f"file://{tmp_path}/prices")
-    assert rows == sandbox.control.true_rows(task["task_id"])
+    assert landed(f"file://{tmp_path}/prices") == sandbox.control.true_rows(task["task_id"])
     assert sandbox.control.task(task["task_id"])["exported"]
-    exec(re.search(r"python -c '\n(.*?)'\n", readme, re.DOTALL)[1], {})  # the query
+    exec(query[1], {})
     assert "offers" in capsys.readouterr().out
 
 
@@ -209,7 +211,7 @@ def test_each_run_adds_what_is_new_to_duckdb_also_after_a_load_that_has_failed(
 
     def load_again() -> int:
         """Do what a retry does, or clearing the task."""
-        return dag.get_task("load").python_callable(conf["destination"], conf["database"])
+        return int(dag.get_task("load").python_callable(conf["destination"], conf["database"]))
 
     def table() -> list[tuple[str, str]]:
         with duckdb.connect(conf["database"]) as db:

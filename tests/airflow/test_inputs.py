@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 
 import pendulum
 import pytest
-from airflow.exceptions import AirflowException
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 from airflow_provider_webcollect import (
@@ -97,7 +96,9 @@ class TestLanding:
         assert (extra["rows"], extra["missing_inputs"]) == (279, missing)
         event = LandingEvent.of(extra)
         assert event
-        assert event.sources()[0].missing_inputs.inputs == SILENT
+        (source,) = event.sources()
+        assert source.missing_inputs
+        assert source.missing_inputs.inputs == SILENT
         (outcome,) = extra["checks"]
         assert outcome["found"].startswith("7 of 100 inputs have no row: 'word 0', 'word 7', 'word 23'")
         requests = sandbox.control.requests("/task/getActions")
@@ -134,7 +135,7 @@ class TestLanding:
     ) -> None:
         task = sandbox.control.add_task(loop_items=["tea", "coffee"])
         task_id, loop = task["task_id"], task["actions"][0]["action_id"]
-        options = {"checks": CHECK, "on_failed_checks": "warn", "late_rows_delay": 0}
+        options: dict[str, Any] = {"checks": CHECK, "on_failed_checks": "warn", "late_rows_delay": 0}
 
         def land(name: str, run: int) -> dict[str, Any]:
             sandbox.control.start_task(task_id)

@@ -23,7 +23,10 @@ LEFTOVER = "part-00009-0badcafe.jsonl"
 
 
 def verify(destination: Any) -> dict[str, Any]:
-    return execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination))
+    verified: dict[str, Any] = execute(
+        WebCollectVerifyLandingOperator(task_id="verify", destination=destination)
+    )
+    return verified
 
 
 def test_verify_says_what_has_landed(source: Task, destination: str) -> None:

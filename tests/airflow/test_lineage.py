@@ -71,7 +71,7 @@ class TestOpenLineage:
     def test_a_task_goes_into_a_folder_or_table_with_schema_and_counts(
         self, landing: Landing, folder: tuple[str, str], form: dict[str, str]
     ) -> None:
-        types = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
+        types: dict[str, Any] = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
         extracted = Extracted(landing, on_cast_error="null", **types, **form)
 
         netloc = urlsplit(landing.sandbox.url).netloc
@@ -143,7 +143,7 @@ class TestOpenLineage:
     ) -> None:
         warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
-        names = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
+        names: dict[str, Any] = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
         for version in ("1", "2"):
             (sent,) = Extracted(landing, **GROWING, **form).sent
             assert sent["facets"]["version"]["datasetVersion"] == version
@@ -158,7 +158,7 @@ class TestOpenLineage:
         self, destination: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql"}))
-        names = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
+        names: dict[str, Any] = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
         operator = WebCollectLoadOperator(task_id="load", landing=destination, **names)
         assert executed(operator, "failed").inputs == []
 

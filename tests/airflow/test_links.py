@@ -48,7 +48,7 @@ class TestLinks:
         id_ = task["task_id"]
         with make_dag(params={"id": id_}) as dag:
             WebCollectMarkExportedOperator(task_id="confirm", collection_task_id="{{ params.id }}")
-            waits = {"wait_for_completion": True, "deferrable": True, "poll_interval": 0.2}
+            waits: dict[str, Any] = {"wait_for_completion": True, "deferrable": True, "poll_interval": 0.2}
             wait = WebCollectStartSubTasksOperator(task_id="wait", collection_task_id=id_, **waits)
             WebCollectMarkExportedOperator(task_id="fail", collection_task_id="not / there")
             sources: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ TABLE = Path(__file__).parents[2] / "docs/guides/find-out-what-runs.md"
 ROW = re.compile(r"\| `(webcollect\.[\w.]+)` \| (\w+) \| ([^|]+) \| ([^|]+) \|")
 READ = "/data/all"
 SHARE, AGE, WAITS = "webcollect.rate_limit.share", "webcollect.token.age", "webcollect.waits.running"
-TEAM = {"dag_run": SimpleNamespace(team_name="blue")}
+TEAM: dict[str, Any] = {"dag_run": SimpleNamespace(team_name="blue")}
 
 
 def values(metrics: list[Metric], name: str) -> list[Any]:

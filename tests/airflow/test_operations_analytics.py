@@ -50,7 +50,7 @@ def query(**arguments: Any) -> Any:
 
 def check(**arguments: Any) -> dict[str, Any]:
     """Execute the check and return its result."""
-    return execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments}))
+    return dict(execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments})))
 
 
 def truth(client: Client, **arguments: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from airflow.models.taskinstance import TaskInstance, clear_task_instances
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from sqlalchemy import select, text
 
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -70,7 +70,8 @@ class Starter:
         :param store: what Airflow stores for the task.
         """
         store = Store() if store is None else store
-        return execute(self.operator(**arguments), tries=tries, max_tries=max_tries, task_state_store=store)
+        operator = self.operator(**arguments)
+        return dict(execute(operator, tries=tries, max_tries=max_tries, task_state_store=store))
 
     def killed_during(
         self, result: dict[str, Any], *, began: float = 1.0, sent: bool = False, **arguments: Any
@@ -128,7 +129,7 @@ def remembered(run: FinishedRun) -> int:
     if not AIRFLOW_V_3_3_PLUS:
         return 0
     query = text("select count(*) from task_state_store where run_id = :run_id")
-    with Session() as session:
+    with create_session() as session:
         return int(session.execute(query, {"run_id": run.run_id}).scalar_one())
 
 
@@ -293,7 +294,11 @@ class TestCrashes:
         self, sandbox: Sandbox, starter: Starter, interrupted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sandbox.control.configure(run_seconds=10_000)
-        options = {"store": Store(), "wait_for_completion": False, "retry_unknown_outcome": True}
+        options: dict[str, Any] = {
+            "store": Store(),
+            "wait_for_completion": False,
+            "retry_unknown_outcome": True,
+        }
         if interrupted:
             sandbox.control.fail(START, status=429, headers={"Retry-After": "1"})
             paused, sleep = threading.Event(), Stop.sleep
@@ -334,9 +339,8 @@ class TestClearing:
     def test_the_second_start_waits_for_its_own_run(self, starter: Starter) -> None:
         def clear(ti: Any) -> None:
             start = TaskInstance.run_id == ti.run_id, TaskInstance.task_id == "start"
-            with Session() as session:
+            with create_session() as session:
                 clear_task_instances([session.scalars(select(TaskInstance).where(*start)).one()], session)
-                session.commit()
 
         run = run_tasks(starter.operator, lambda: PythonOperator(task_id="clear", python_callable=clear))
 
@@ -474,7 +478,7 @@ class KilledAt(Store):
     def __init__(self, number: int, *, is_stored: bool) -> None:
         self._left, self._is_stored = number, is_stored
 
-    def set(self, key: str, value: Any) -> None:  # type: ignore[override]
+    def set(self, key: str, value: Any) -> None:
         self._left -= 1
         if self._left != -1 or self._is_stored:
             self[key] = value

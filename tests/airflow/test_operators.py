@@ -8,11 +8,10 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -22,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from sqlalchemy import text
 
 from airflow_provider_webcollect.common import INTERRUPTS
@@ -102,9 +101,8 @@ def test_urls_are_replaced_by_those_of_a_file(
 
 class TestStartSubTasks:
     def start(self, task: Task, **arguments: Any) -> dict[str, Any]:
-        return execute(
-            WebCollectStartSubTasksOperator(task_id="start", collection_task_id=task["task_id"], **arguments)
-        )
+        ids = {"task_id": "start", "collection_task_id": task["task_id"]}
+        return dict(execute(WebCollectStartSubTasksOperator(**ids, **arguments)))
 
     def test_it_leaves_those_that_run_alone(self, sandbox: Sandbox, task: Task) -> None:
         first, second, third = (subtask["subtask_id"] for subtask in task["subtasks"])
@@ -171,7 +169,7 @@ class TestTasksAndGroups:
             move = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0])
             read = WebCollectGetActionsOperator.partial(task_id="read")
             # the results of all copies, as one list
-            copied = copies.output.map(lambda copy: copy["task_id"])
+            copied: Any = copies.output.map(lambda copy: copy["task_id"])
             gathered = WebCollectDeleteTasksOperator(task_id="delete", collection_task_ids=copied)
             moves = move.expand(collection_task_id=ids)
             moves >> read.expand(collection_task_ids=[[id_] for id_ in ids]) >> gathered
@@ -248,7 +246,7 @@ class TestUpdatesOfSeveralTasks:
 
 class TestMeaningOfResults:
     def test_partial_failures_fail_skip_or_are_ignored_and_always_told(self, task: Task, said: Said) -> None:
-        def copy(choice: str) -> Any:
+        def copy(choice: Literal["fail", "skip", "ignore"]) -> Any:
             ids = {"collection_task_ids": [task["task_id"], "gone", "lost"], "task_group_ids": [GROUP]}
             return execute(WebCollectCopyTasksOperator(task_id="copy", on_partial_failure=choice, **ids))
 
@@ -295,7 +293,9 @@ class TestMeaningOfResults:
         entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
         with make_dag():
             operator = WebCollectUpdateTaskParametersOperator(
-                task_id="update", collection_task_id=task["task_id"], loop_items=iter([entry])
+                task_id="update",
+                collection_task_id=task["task_id"],
+                loop_items=iter([entry]),  # type: ignore[arg-type]
             )
 
         assert execute(operator)["loop_items"][0]["count"] == 2
@@ -351,12 +351,13 @@ def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: Ta
 class TestRefreshToken:
     def renew(self, **arguments: Any) -> dict[str, Any]:
         """Execute the operator and return its result."""
-        return execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments))
+        return dict(execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments)))
 
     def test_a_young_token_is_kept_unless_it_is_to_be_renewed_in_any_case(self, sandbox: Sandbox) -> None:
         results = [self.renew(), self.renew(), self.renew(renew_after=0)]
         assert [result["renewed"] for result in results] == [True, False, True]
-        assert pendulum.parse(results[0]["expires_at"]) > pendulum.now("UTC").add(hours=12)
+        expires_at = datetime.fromisoformat(results[0]["expires_at"])
+        assert expires_at > datetime.now(UTC) + timedelta(hours=12)
         assert len(sandbox.control.requests("/token")) == 2
 
     def test_a_refused_credential_fails_without_retries(
@@ -383,7 +384,7 @@ class TestRefreshToken:
 def state_of(dag_id: str) -> str:
     """Return the state of a DAG's only task."""
     query = text("select state from task_instance where dag_id = :dag_id")
-    with Session() as session:
+    with create_session() as session:
         return str(session.execute(query, {"dag_id": dag_id}).scalar_one())
 
 

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,7 @@ EVERYTHING = None
 COUNTS = "/cloudextraction/task/stats"
 #: Makes a file of collection tasks that of the deployment.
 Configure = Callable[..., Path]
+Clock = Callable[[float], None]
 _numbers = itertools.count(1)
 
 
@@ -167,7 +169,7 @@ class Events:
         :param arguments: of the task, as they were rendered.
         :param result: of the task.
         """
-        run = {"dag_id": self.dag_id, "run_id": run_id}
+        run: dict[str, Any] = {"dag_id": self.dag_id, "run_id": run_id}
         when = {"logical_date": logical_date, "run_after": NOW, "run_type": run_type}
         task = {**run, "task_id": task_id, "map_index": map_index}
         usual = {"operator": "WebCollectTransfer", "state": "failed", "try_number": 1}
@@ -194,22 +196,31 @@ class Events:
             session.merge(DagModel(dag_id=self.dag_id, bundle_name="page", **{**usual, **facts}))
 
     def read(self, search: str = "") -> list[dict[str, Any]]:
-        return read({self.dag_id}, search=search)["series"]
+        return list(read({self.dag_id}, search=search)["series"])
 
     def one(self) -> dict[str, Any]:
         (series,) = self.read()
         return series
 
     def marks(self) -> list[str]:
-        return self.one()["marks"]
+        return list(self.one()["marks"])
 
     def runs(self) -> list[dict[str, Any]]:
-        return self.one()["runs"]
+        return list(self.one()["runs"])
 
 
 @pytest.fixture
 def events() -> Events:
     return Events()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Moves the clock by which values get old."""
+    moves: list[float] = []
+    real = time.monotonic
+    monkeypatch.setattr("time.monotonic", lambda: real() + sum(moves))
+    return moves.append
 
 
 class TestLandings:
@@ -226,7 +237,8 @@ class TestLandings:
         assert events.one()["lotno"] is None
 
     def test_each_task_each_index_and_each_asset_has_its_own_series(self, events: Events) -> None:
-        places = ({}, {"source_task_id": "other"}, {"source_map_index": 0}, {"source_map_index": 1})
+        usual: dict[str, Any] = {}
+        places = (usual, {"source_task_id": "other"}, {"source_map_index": 0}, {"source_map_index": 1})
         for rows, place in enumerate(places, 1):
             events.add(rows, **place)
         Events(events.dag_id).add(5)
@@ -272,21 +284,18 @@ class TestLandings:
         assert [series["dag_id"] for series in data["series"]] == [lands.dag_id]
 
     def test_of_very_many_series_it_is_decided_once_a_minute_which_are_shown(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
+        self, events: Events, monkeypatch: pytest.MonkeyPatch, clock: Clock
     ) -> None:
         monkeypatch.setattr(landings, "MANY_SERIES", 2)
-        moves = [0.0]
-        real = landings.time.monotonic
-        monkeypatch.setattr(landings.time, "monotonic", lambda: real() + sum(moves))
         for index in range(3):
             events.add(1, source_map_index=index)
-        moves.append(landings.KEPT_SECONDS)
+        clock(landings.KEPT_SECONDS)
         assert len(events.read()) == 3
         events.add(2, 3, source_map_index=2, ended=NOW + DAY)
         events.add(1, source_map_index=3)
         # a new series comes within a minute, a new run at once
         assert [len(series["runs"]) for series in events.read()] == [1, 1, 3]
-        moves.append(landings.KEPT_SECONDS)
+        clock(landings.KEPT_SECONDS)
         assert len(events.read()) == 4
 
     def test_a_search_finds_names_of_dag_task_and_asset(self, events: Events) -> None:
@@ -688,7 +697,7 @@ class TestActivity:
     )
     def test_tasks_at_work_are_shown_with_where_they_are(self, events: Events, state: str, way: str) -> None:
         arguments = {"collection_task_id": "a-task", "webcollect_conn_id": "not_there"}
-        columns = {"state": state, "start_date": NOW, "trigger_timeout": NOW + DAY}
+        columns: dict[str, Any] = {"state": state, "start_date": NOW, "trigger_timeout": NOW + DAY}
         events.add_run("run", arguments=arguments, **columns)
         work = self.read(events.dag_id)
         (running,) = work["running"]
@@ -704,7 +713,10 @@ class TestActivity:
             assert running["is_near_timeout"] is is_near
 
     def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, events: Events) -> None:
-        columns = {"operator": "WebCollectTaskStatusSensor", "trigger_timeout": NOW + DAY + GRACE}
+        columns: dict[str, Any] = {
+            "operator": "WebCollectTaskStatusSensor",
+            "trigger_timeout": NOW + DAY + GRACE,
+        }
         events.add_run("run", state="deferred", start_date=NOW, **columns)
         work = self.read(events.dag_id)
         assert [task["timeout_at"] for task in work["running"]] == [(NOW + DAY).isoformat()]
@@ -776,20 +788,21 @@ class TestActivity:
     def test_what_is_cut_is_known_by_the_start_in_the_same_group(self, events: Events) -> None:
         """By a start of all, or by the starts of a mapped task."""
         starts = [{"collection_task_id": task_id} for task_id in IDS]
-        for group, results in {
-            "all": [starts],
-            "shops": starts,
-            "others": [{"collection_task_id": "x"}],
-        }.items():
-            for index, result in enumerate(results):
-                task = {"task_id": f"{group}.start", "map_index": index, "result": result}
-                operator = "WebCollectStartSubTasksOperator"
-                events.add_run("run", **task, operator=operator, state="success", end_date=NOW)
+        others = [{"collection_task_id": "x"}]
+        ended: dict[str, Any] = {
+            "operator": "WebCollectStartSubTasksOperator",
+            "state": "success",
+            "end_date": NOW,
+        }
+        results: dict[str, list[Any]] = {"all": [starts], "shops": starts, "others": others}
+        for group, of_group in results.items():
+            for index, result in enumerate(of_group):
+                events.add_run("run", task_id=f"{group}.start", map_index=index, result=result, **ended)
         cut = stored({"collection_task_ids": IDS})
         for task_id in ("all.wait", "shops.wait", "others.wait", "wait"):
             events.add_run("run", arguments=cut, task_id=task_id, state="deferred", start_date=NOW)
-        masked = {"task_id": "shops.masked", "arguments": {"collection_task_id": "Sale ***"}}
-        events.add_run("run", **masked, state="deferred", start_date=NOW)
+        masked = {"collection_task_id": "Sale ***"}
+        events.add_run("run", task_id="shops.masked", arguments=masked, state="deferred", start_date=NOW)
         work = self.read(events.dag_id)["running"]
         ids = {task["task_id"]: task["collection_task_ids"] for task in work}
         none = dict.fromkeys(("others.wait", "wait", "shops.masked"))
@@ -816,7 +829,8 @@ class TestActivity:
         task = sandbox.control.add_task(state="Extracting")["task_id"]
         after_requests(3, "/cloudextraction/statuses/v2", sandbox.control.advance, 10_000)
         with make_dag() as dag:
-            options = {"mode": "reschedule", "poke_interval": 0.1, "timeout": PATIENCE, "deferrable": False}
+            options: dict[str, Any] = {"mode": "reschedule", "poke_interval": 0.1, "deferrable": False}
+            options["timeout"] = PATIENCE
             WebCollectTaskStatusSensor(task_id="mark", collection_task_id=task, **options)
         seen: list[dict[str, Any]] = []
         run_dag(dag, when_idle=lambda: seen.extend(self.read(dag.dag_id)["running"]))
@@ -825,15 +839,6 @@ class TestActivity:
         assert {running["timeout_at"] for running in seen} == {timeout_at.isoformat()}
         assert {running["state"] for running in seen} == {"up_for_reschedule"}
         assert seen[0]["collection_task_ids"] == [task]
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Moves the clock by which values get old."""
-    moves: list[float] = []
-    real = service.time.monotonic
-    monkeypatch.setattr(service.time, "monotonic", lambda: real() + sum(moves))
-    return moves.append
 
 
 @pytest.fixture
@@ -862,6 +867,7 @@ class TestService:
         (status,) = hook.get_task_statuses_v2([task["task_id"]])
         assert (row["status"], row["rows"]) == ("Finished", status.current_total_extract_count)
         assert (row["sub_tasks"], row["runs"]) == (3, 1)
+        assert status.end_execute_time
         assert row["ended"] == status.end_execute_time.isoformat()
         days = parts["days"]["value"]["days"]
         assert days
@@ -879,7 +885,7 @@ class TestService:
         assert sandbox.control.requests("/token") == []
 
     def test_the_service_is_asked_again_only_when_values_are_old(
-        self, view: ServiceView, sandbox: Sandbox, clock: Callable[[float], None]
+        self, view: ServiceView, sandbox: Sandbox, clock: Clock
     ) -> None:
         def asked() -> tuple[int, int]:
             counts = [len(sandbox.control.requests(path)) for path in (COUNTS, "/taskanalytics/queries")]
@@ -906,7 +912,7 @@ class TestService:
         ],
     )
     def test_a_service_in_trouble_leaves_what_is_known(
-        self, view: ServiceView, sandbox: Sandbox, clock: Any, fault: dict[str, Any], is_silent: bool
+        self, view: ServiceView, sandbox: Sandbox, clock: Clock, fault: dict[str, Any], is_silent: bool
     ) -> None:
         before = view.read(EVERYTHING)["capacity"]
         sandbox.control.fail(COUNTS, **fault)

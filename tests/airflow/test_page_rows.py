@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +60,7 @@ class Visitor:
         self._client = TestClient(app, cookies={"_token": token})
         self._events = events
 
-    def get(self, what: str, **which: Any) -> Any:
+    def get(self, what: str, **which: Any) -> tuple[int, Any]:
         """Return what a route of the landing answers, and its status."""
         return self._answer(self._client.get(self._address(what), params=self._which(which)))
 
@@ -69,9 +68,9 @@ class Visitor:
         """Return what the page shows of the landing."""
         all_series = self._client.get("/landings").json()["series"]
         (series,) = (one for one in all_series if one["dag_id"] == self._events.dag_id)
-        return series
+        return dict(series)
 
-    def decide(self, headers: dict[str, str] = OWN, **body: Any) -> Any:
+    def decide(self, headers: dict[str, str] = OWN, **body: Any) -> tuple[int, Any]:
         """Press one of the buttons."""
         address = self._address("decision")
         return self._answer(self._client.post(address, params=self._which({}), json=body, headers=headers))
@@ -90,7 +89,7 @@ class Visitor:
         return {"dag_id": self._events.dag_id, "task_id": "land", "map_index": -1, **more}
 
     def _answer(self, response: Any) -> tuple[int, Any]:
-        said = response.json()
+        said: Any = response.json()
         return response.status_code, said.get("detail", said)
 
 
@@ -387,14 +386,23 @@ class TestLoads:
         dag = make_dag()
         with dag:
             land = make_transfer(landing.destination, landing.task, **GROWING)
-            usual = {"warehouse_conn_id": "warehouse", "landing": "{{ ti.xcom_pull('land')['manifest'] }}"}
-            merge = {"write_disposition": "merge", "primary_key": "url", "on_missing_key": "skip"}
+            usual: dict[str, Any] = {
+                "warehouse_conn_id": "warehouse",
+                "landing": "{{ ti.xcom_pull('land')['manifest'] }}",
+            }
+            merge: dict[str, Any] = {
+                "write_disposition": "merge",
+                "primary_key": "url",
+                "on_missing_key": "skip",
+            }
             land >> WebCollectLoadOperator(task_id="load", table="shop.prices", **usual, **merge)
             elsewhere = {**usual, "landing": f"{landing.destination}-other"}
             WebCollectLoadOperator(task_id="other", table="shop.other", **elsewhere)
         # the second run loads nothing, and says nothing of the rows that the first has left out
         run, _ = (run_dag(dag) for _ in range(2))
-        person = Visitor(SimpleNamespace(dag_id=dag.dag_id, asset=Asset(landing.destination)), "viewer")
+        events = Events(dag.dag_id)
+        events.asset = Asset(landing.destination)
+        person = Visitor(events, "viewer")
         status, body = person.get("loads")
         assert status == 200
         (load,) = body["loads"]

@@ -125,7 +125,7 @@ def arguments(cls: type[Any]) -> Iterator[str]:
     """Yield the names of the arguments that this package adds to those of Airflow."""
     for base in cls.__mro__:
         if base.__module__.startswith(f"{PACKAGE}.") and "__init__" in vars(base):
-            parameters = inspect.signature(base.__init__).parameters.values()
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
             yield from (argument.name for argument in parameters if argument.kind is argument.KEYWORD_ONLY)
 
 
@@ -262,7 +262,7 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
     for name in dir(airflow_provider_webcollect):
         assert getattr(airflow_provider_webcollect, name) is not None
     with pytest.raises(ImportError, match="WebCollectNothing"):
-        from airflow_provider_webcollect import WebCollectNothing  # noqa: F401
+        from airflow_provider_webcollect import WebCollectNothing  # type: ignore[attr-defined]  # noqa: F401
 
 
 @pytest.mark.parametrize(

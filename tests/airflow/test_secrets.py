@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from airflow.models import Variable
 from airflow.providers.common.compat.sdk import redact
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from cryptography.fernet import Fernet
 from sqlalchemy import delete, select
 
@@ -47,10 +47,9 @@ RENEWAL = "webcollect_renewal__webcollect_default"
 def token_in_variable(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Has tokens shared as an Airflow installation shares them by default."""
     monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
-    with Session() as session:
+    with create_session() as session:
         # of another test's sandbox, which began with the same refresh token
         session.execute(delete(Variable).where(Variable.key.in_([VARIABLE, RENEWAL])))
-        session.commit()
     # however slow the machine; who renews waits for one and a half times as long, which takes no time here
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "60")
     monkeypatch.setattr(connection, "TIMING", ClientTiming(store_patience=0))
@@ -73,8 +72,8 @@ def without_variables() -> Iterator[None]:
 
 def stored(key: str) -> str:
     """Return what a Variable holds, decrypted."""
-    with Session() as session:
-        return session.scalar(select(Variable).where(Variable.key == key)).val
+    with create_session() as session:
+        return str(session.scalars(select(Variable).where(Variable.key == key)).one().val)
 
 
 def stored_token() -> StoredToken:
@@ -86,7 +85,11 @@ def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_data
     connected: None, sandbox: Sandbox, task: Task, airflow_home: str
 ) -> None:
     which = {"collection_task_id": task["task_id"]}
-    waits = {"target_states": ["Waiting", "Finished"], "deferrable": True, "poke_interval": 0.1}
+    waits: dict[str, Any] = {
+        "target_states": ["Waiting", "Finished"],
+        "deferrable": True,
+        "poke_interval": 0.1,
+    }
     run = run_tasks(
         lambda: WebCollectStartSubTasksOperator(task_id="start", **which),
         lambda: WebCollectTaskStatusSensor(task_id="wait", **waits, **which),

@@ -134,7 +134,8 @@ class TestInDagRuns:
         with make_dag() as dag:
             start = WebCollectGetRunningCountsOperator(task_id="start", do_xcom_push=False)
             for name, (kind, others) in given.items():
-                start >> sensor(kind, task_id=name, **others, **{name: start.output})
+                arguments: dict[str, Any] = {**others, name: start.output}
+                start >> sensor(kind, task_id=name, **arguments)
         run = run_dag(dag)
 
         assert run.states == {"start": "success", **dict.fromkeys(given, "failed")}
@@ -160,7 +161,11 @@ class TestPoking:
     def test_a_refusal_that_comes_twice_ends_no_wait_nor_holds_the_worker_for_as_long_as_it_asks(
         self, finished: Task, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        refusal = {"status": 403, "code": "PermissionDenied", "headers": {"Retry-After": "3600"}}
+        refusal: dict[str, Any] = {
+            "status": 403,
+            "code": "PermissionDenied",
+            "headers": {"Retry-After": "3600"},
+        }
         sandbox.control.fail(STATUS_PATHS["task"], times=2, **refusal)
         slept: list[float] = []
         monkeypatch.setattr("time.sleep", slept.append)
@@ -259,7 +264,7 @@ class TestDeferring:
         self, default: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(default))
-        usual = {"task_id": "wait", "collection_task_id": "a"}
+        usual: dict[str, Any] = {"task_id": "wait", "collection_task_id": "a"}
         assert WebCollectTaskStatusSensor(**usual).deferrable is default
         assert WebCollectTaskStatusSensor(**usual, deferrable=not default).deferrable is not default
 

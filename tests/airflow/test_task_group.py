@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import duckdb
 import pendulum
 import pytest
-from airflow.exceptions import AirflowException
-from airflow.providers.common.compat.sdk import DAG, TaskGroup, literal
+from airflow.providers.common.compat.sdk import DAG, AirflowException, TaskGroup, literal
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
 from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebCollectTaskGroup, read_landing
@@ -117,7 +116,11 @@ class TestTogether:
         assert passed(start.collection_task_ids) == passed(wait.collection_task_ids) == IDS
         assert passed(items.updates) == [{"collection_task_id": "a-1", "loop_items": ITEMS}]
         assert wait.after == start.output
-        own = [{"lotno": None}, {"lotno": "7", "checks": {"rows": {"min": 3}}}, {"lotno": None}]
+        own: list[dict[str, Any]] = [
+            {"lotno": None},
+            {"lotno": "7", "checks": {"rows": {"min": 3}}},
+            {"lotno": None},
+        ]
         assert passed(land.sources) == [
             {"collection_task_id": task_id, "destination": folder, **options}
             for task_id, folder, options in zip(IDS, FOLDERS, own, strict=True)
@@ -354,6 +357,7 @@ class TestAsATaskGroup:
         assert {name: getattr(group, name) for name in look} == look
         assert {(task.retries, task.owner) for task in dag.tasks} == {(2, "ada")}
         first = dag.task_dict["start" if how == TOGETHER else "Shop_search.start"]
+        assert first.task_group
         assert first.task_group.group_id == ("prices" if how == TOGETHER else "Shop_search")
 
     @both
@@ -579,7 +583,8 @@ class TestRuns:
         assert sandbox.control.requests() == []
         name = "logical_date" if AIRFLOW_V_3_0_PLUS else "execution_date"
         days = [pendulum.datetime(2026, 1, day, tz="UTC") for day in (1, 2, 2, 3)]
-        runs = [run_dag(dag, **{name: day}) for day in days]
+        dates: list[dict[str, Any]] = [{name: day} for day in days]
+        runs = [run_dag(dag, **date) for date in dates]
 
         # Airflow 3 has no other way to repeat a run here than another run of its date
         assert AIRFLOW_V_3_0_PLUS or runs[1].run_id == runs[2].run_id

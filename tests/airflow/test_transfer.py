@@ -6,6 +6,7 @@ Once its task has ended, nothing is sent, committed or marked; the end of its to
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from airflow.providers.common.compat.sdk import (
     AirflowSkipException,
     AirflowTaskTimeout,
 )
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks import connection
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
@@ -33,7 +35,6 @@ from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.landings import (
     GROWING,
     Landing,
-    attach,
     landed,
     make_transfer,
     manifest,
@@ -49,7 +50,8 @@ READ, MARK = "/data/all", "/data/markexported"
 
 
 def test_every_row_lands_once_on_any_storage_that_airflow_has(sandbox: Sandbox, landing: Landing) -> None:
-    attach("memory", fs=fsspec.filesystem("memory"))
+    io = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io.store")
+    io.attach("memory", fs=fsspec.filesystem("memory"))
     destination = f"memory://{landing.task_id}/landed"
     transfer(destination, landing.task)
     assert landed(destination) == landing.truth()
@@ -294,7 +296,7 @@ def at_page_20(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
 
 
 #: That a task of 400 rows has 40 of.
-PAGES = {"page_size": 10, "max_part_bytes": 10_000}
+PAGES: dict[str, Any] = {"page_size": 10, "max_part_bytes": 10_000}
 
 
 def test_the_end_of_a_token_costs_no_page_and_one_renewal(

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, Asset, AssetAlias
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
-from airflow.settings import Session
+from airflow.utils.session import create_session
 from sqlalchemy import text
 
 from airflow_provider_webcollect.assets import LandingEvent
@@ -134,7 +134,7 @@ def test_parts_are_listed_unless_those_of_all_sources_together_are_too_many(
 def stored_events(destination: str) -> list[dict[str, Any]]:
     """Return what Airflow has stored of an asset's events."""
     query = "select e.extra from asset_event e join asset a on a.id = e.asset_id where a.uri = :uri"
-    with Session() as session:
+    with create_session() as session:
         extras = session.execute(text(query), {"uri": destination}).scalars().all()
     return [json.loads(extra) if isinstance(extra, str) else extra for extra in extras]
 
@@ -242,7 +242,7 @@ class TestAssetPartition:
     def stored_keys(run: FinishedRun) -> list[str | None]:
         """Return the partition key of each event of a run, as Airflow has stored them."""
         query = "select partition_key from asset_event where source_run_id = :run_id"
-        with Session() as session:
+        with create_session() as session:
             return list(session.execute(text(query), {"run_id": run.run_id}).scalars())
 
     @pytest.mark.parametrize(
@@ -344,7 +344,7 @@ class TestProgressOfManySources:
         self, sandbox: Sandbox, destination: str, said: Said
     ) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-        checks = {"checks": {"rows": {"min": 6}}, "on_failed_checks": "quarantine"}
+        checks: dict[str, Any] = {"checks": {"rows": {"min": 6}}, "on_failed_checks": "quarantine"}
         transfer(destination, sources=tasks, **checks, **GROWING)
         assert re.search(r"2 sources: 7 new rows in 1 part, \d+ bytes; 0 had nothing new, 0 did not", said())
 

@@ -125,7 +125,7 @@ def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_cred
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
     missing = "aws_defualt"
     place, conn = (f"s3://{folder}", missing) if beside else (f"s3://{missing}@{folder}", None)
-    landed_there = {"destination": f"{place}/landed", "object_storage_conn_id": conn}
+    landed_there: dict[str, Any] = {"destination": f"{place}/landed", "object_storage_conn_id": conn}
     today = pendulum.now("UTC").date()
     for operator in (
         make_transfer(f"{place}/prices", source, object_storage_conn_id=conn),
@@ -171,7 +171,7 @@ def test_an_address_is_without_the_connection() -> None:
 
 
 def test_the_operators_on_landings_use_the_connection(source: Task, folder: str) -> None:
-    named = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
+    named: dict[str, Any] = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
     transfer(source=source, **TABLE, **named)
     verified = execute(WebCollectVerifyLandingOperator(task_id="verify", **named))
     cleaned = execute(WebCollectCleanLandingOperator(task_id="clean", **named))

@@ -283,7 +283,7 @@ class TestChangedConnection:
     async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
         self, sandbox: Sandbox, set_connection: Connect, waiting: asyncio.Task[Any]
     ) -> None:
-        refusal = {"times": 2, "status": 403, "code": "PermissionDenied", "message": "plan"}
+        refusal: dict[str, Any] = {"times": 2, "status": 403, "code": "PermissionDenied", "message": "plan"}
         sandbox.control.fail(STATUS, **refusal)
         await until(lambda: len(refused(sandbox)) == 2)
         sandbox.control.fail(STATUS, **refusal)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import datetime
 import math
 import traceback
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -31,7 +30,7 @@ ONE_TASK = {"task_id": "t", "collection_task_id": "a"}
 DAY = {"task_id": "t", "start": TODAY, "end": TODAY}
 LISTS = [{"action_id": "step", "loop_type": "TextList", "loop_items": ["tea"]}]
 #: What is made in a DAG, with right arguments.
-RIGHT: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     **{
         operation.name: (operator_of(operation.name), {"task_id": "t", **(operation.operator or {})})
         for operation in WITH_OPERATOR

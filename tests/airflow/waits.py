@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,6 +29,9 @@ MODES: dict[str, dict[str, Any]] = {
 }
 
 
+_Trigger = TypeVar("_Trigger")
+
+
 def each_mode(by_day: str) -> pytest.MarkDecorator:
     """Wait in all modes; by day, in one."""
     modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
@@ -48,10 +51,11 @@ def for_subtasks(task: dict[str, Any], **arguments: Any) -> WebCollectSubTaskSta
     return _trigger(WebCollectSubTaskStatusTrigger, {"task_id": task["task_id"]}, arguments)
 
 
-def _trigger(kind: type[Any], condition: dict[str, Any], arguments: dict[str, Any]) -> Any:
-    own = {name: arguments.pop(name) for name in ("poke_interval", "began", "timeout") if name in arguments}
-    usual = {"poke_interval": 0.2, "webcollect_conn_id": "webcollect_default"}
-    return kind(condition={**condition, **arguments}, **{**usual, **own})
+def _trigger(kind: Callable[..., _Trigger], condition: dict[str, Any], arguments: dict[str, Any]) -> _Trigger:
+    options: dict[str, Any] = {"poke_interval": 0.2, "webcollect_conn_id": "webcollect_default"}
+    for name in {"poke_interval", "began", "timeout"} & arguments.keys():
+        options[name] = arguments.pop(name)
+    return kind(condition={**condition, **arguments}, **options)
 
 
 async def outcome(trigger: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 import pytest
@@ -69,7 +69,7 @@ def landed(
 
     destination = tmp_path_factory.mktemp("landing") / "rows"
     step = sandbox.control.task(demo.TASK_ID)["actions"][0]["action_id"]
-    conf = {"collection_task_id": demo.TASK_ID, "destination": destination.as_uri()}
+    conf: dict[str, Any] = {"collection_task_id": demo.TASK_ID, "destination": destination.as_uri()}
     conf |= {"action_id": step, "loop_items": ["oak", "ash", "elm"]}
     run_id = airflow.trigger(DAG_ID, conf)
     airflow.wait_for(is_queried_by_the_triggerer, PATIENCE, "the triggerer to query the collection task")
@@ -143,7 +143,7 @@ def test_the_trace_of_a_run_says_where_the_time_went(landed: tuple[Path, str], c
 def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: Sandbox) -> None:
     def test(**extra: str) -> dict[str, object]:
         tried = {"connection_id": "tried", "conn_type": "webcollect", "host": sandbox.url}
-        return airflow._api("POST", "connections/test", json={**tried, "extra": json.dumps(extra)})
+        return dict(airflow._api("POST", "connections/test", json={**tried, "extra": json.dumps(extra)}))
 
     before = len(sandbox.control.requests("/token"))
     good = test(access_token=sandbox.access_token)

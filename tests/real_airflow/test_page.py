@@ -116,6 +116,13 @@ def marks(view: Locator) -> list[str | None]:
     return [series.get_attribute("data-marks") for series in view.locator("[data-series]").all()]
 
 
+def height(part: Locator) -> float:
+    """Return the height of a part that is shown."""
+    box = part.bounding_box()
+    assert box
+    return box["height"]
+
+
 def copied(page: Page, button: Locator) -> str:
     """Press a button, and return what it has copied."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -135,7 +142,7 @@ def told_by_arrow_keys(page: Page, chart: Locator, name: str) -> None:
     assert len(set(told)) == 3
 
 
-def change(page: Page, route: str, change: Callable[[Any], None]) -> None:
+def change(page: Page, route: str, change: Callable[[Any], object]) -> None:
     """Change what a route of the page answers from now on."""
 
     def answer(request: Route) -> None:
@@ -300,8 +307,7 @@ class TestDetails:
         view.get_by_text("recovered", exact=True).first.wait_for()
 
     def test_twelve_sources_are_one_line_as_one_source_is(self, view: Locator) -> None:
-        boxes = [series_of(view, dag_id).bounding_box() for dag_id in ("shops_daily", "books_daily")]
-        assert boxes[0]["height"] == boxes[1]["height"]
+        assert height(series_of(view, "shops_daily")) == height(series_of(view, "books_daily"))
 
         series_of(view, "shops_daily").get_by_role("button", name="12 collection tasks").click()
         assert view.locator("[data-source]").count() == 12
@@ -332,8 +338,7 @@ class TestDetails:
         assert len(set(shapes.values())) == 3
         # the first full load is cut: the others are no flat line
         assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
-        bar = runs("books_daily", "landed").nth(5).locator("rect").nth(1).bounding_box()
-        assert bar["height"] > 5
+        assert height(runs("books_daily", "landed").nth(5).locator("rect").nth(1)) > 5
         rows = series_of(view, "jobs_daily").locator("[data-rows]").inner_text()
         assert re.search(r"^20 usually \d+$", rows)
         # it often has none
@@ -353,9 +358,8 @@ class TestDetails:
         bars = price.locator("[data-share]")
         has_path = "bars => bars.map(bar => !!bar.querySelector('path'))"
         assert bars.evaluate_all(has_path) == [False] * 26 + [True] * 4
-        height = "bars => bars.map(bar => bar.getBoundingClientRect().height)"
-        heights = bars.locator("> rect:not(.area)").evaluate_all(height)
-        assert heights[0] > 10 > 2 > heights[-1] > 0
+        areas = bars.locator("> rect:not(.area)")
+        assert height(areas.first) > 10 > 2 > height(areas.last) > 0
 
     def test_the_parts_of_a_chart_are_told_by_arrow_keys(self, page: Page, view: Locator) -> None:
         chart = view.locator('[data-chart="rows"]')
@@ -378,7 +382,7 @@ class TestDetails:
         self, page: Page, url: str
     ) -> None:
         asked: list[str] = []
-        page.on("request", lambda request: "/columns?" in request.url and asked.append(request.url))
+        page.on("request", lambda request: asked.extend({request.url} if "/columns?" in request.url else ()))
         fail(page, "**/columns?*", 500, "broken", times=1)
         view = show(page, url)
         series_of(view, "reviews_daily").get_by_role("button").click()
@@ -590,7 +594,11 @@ class TestDetails:
         other = {**wait, "task_id": "tidy", "collection_task_ids": [], "is_near_timeout": False}
 
         def add_task(data: dict[str, Any]) -> None:
-            task = {"task": demo.TASK_ID, "status": "Extracting", "started": "2026-01-02T08:15:00"}
+            task: dict[str, Any] = {
+                "task": demo.TASK_ID,
+                "status": "Extracting",
+                "started": "2026-01-02T08:15:00",
+            }
             task |= {"rows": 1450, "sub_tasks": 12, "sub_tasks_done": 5}
             data["tasks"].update(value={"left_out": 0, "tasks": [task]}, read_at=ago(seconds=1))
             data["names"] = {}
@@ -628,7 +636,7 @@ class TestDetails:
         view.get_by_text("Only collection tasks of the DAGs that you may read are shown.").wait_for()
         assert view.locator(charts).count() > 0
 
-        none = {"days": [], "thresholds": {}}
+        none: dict[str, Any] = {"days": [], "thresholds": {}}
         change(page, route, lambda data: data["days"].update(value=none, read_at=ago()))
         refresh(view)
         view.get_by_text("The service shows no run in the last 30 days.").wait_for()

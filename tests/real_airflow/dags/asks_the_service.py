@@ -6,9 +6,9 @@ from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 
 
 @dag(schedule=None)
-def asks_the_service():
+def asks_the_service() -> None:
     @task
-    def ask():
+    def ask() -> list[float | None]:
         with_form = WebCollectHook("from_the_form")
         return [with_form.get_running_counts().waiting_count, with_form.connection.settings.read_timeout]
 

@@ -3,6 +3,7 @@
 import os
 from functools import reduce
 from operator import and_, or_
+from typing import Any
 
 from airflow.sdk import DAG, Asset, PartitionedAssetTimetable, task
 
@@ -13,7 +14,7 @@ SHOPS = ["shop_a", "shop_b", "shop_c"]
 WITHOUT_KEY = "shop_without_key"
 
 
-def fail_first_try(context, result):
+def fail_first_try(context: Any, result: Any) -> None:
     if context["ti"].try_number == 1:
         raise RuntimeError("after the commit")
 
@@ -42,7 +43,7 @@ for name, schedule in {
     with DAG(name, schedule=schedule):
 
         @task
-        def consume():
+        def consume() -> None:
             pass
 
         consume()

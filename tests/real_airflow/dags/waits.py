@@ -8,7 +8,7 @@ from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusS
 
 
 @dag(schedule=None, params={"endless": ""}, default_args={"retries": 1, "retry_delay": timedelta(0)})
-def handled():
+def handled() -> None:
     WebCollectTaskStatusSensor(
         task_id="wait",
         collection_task_id="{{ params.endless }}",
