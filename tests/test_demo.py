@@ -126,7 +126,7 @@ def test_a_landing_that_is_not_true_is_found(
 
 @pytest.mark.real_airflow
 @pytest.mark.at_night
-def test_the_interface_that_is_kept_up_begins_with_thirty_days_of_landings_and_ends_with_ctrl_c(
+def test_the_kept_interface_has_a_history_and_ends_with_ctrl_c(
     tmp_path: Path,
 ) -> None:
     # a folder of its own, since another demo may be running here

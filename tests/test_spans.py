@@ -79,9 +79,7 @@ def is_tree(spans: Spans, tree: str) -> bool:
     return True
 
 
-def test_a_landing_has_its_parts_pages_waits_checks_commits_and_its_mark(
-    spans: Spans, sandbox: Sandbox, land: Land
-) -> None:
+def test_a_landing_has_a_span_for_each_of_its_steps(spans: Spans, sandbox: Sandbox, land: Land) -> None:
     task_id = task_of(sandbox, 250)
     with spans.of_task():
         rows = {"checks": {"rows": {"min": 1}}, "late_rows_delay": 0.01, "mark_exported": True}
@@ -134,7 +132,7 @@ def test_a_call_has_the_attributes_of_http(spans: Spans, client: Client) -> None
     }
 
 
-def test_a_page_that_is_tried_again_shows_each_attempt_and_what_renews_its_token_but_no_secret(
+def test_a_retried_page_shows_each_attempt_and_no_secret(
     spans: Spans, sandbox: Sandbox, connect: Connect, land: Land
 ) -> None:
     credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
@@ -169,9 +167,7 @@ def test_a_page_that_is_tried_again_shows_each_attempt_and_what_renews_its_token
     assert [token for token in tokens if token and token in recorded] == []
 
 
-def test_what_fails_has_the_class_of_its_error_and_not_its_message(
-    spans: Spans, sandbox: Sandbox, land: Land
-) -> None:
+def test_what_fails_has_the_class_of_its_error_alone(spans: Spans, sandbox: Sandbox, land: Land) -> None:
     sandbox.control.fail(READ, status=403, code="PermissionDenied", message="Of a row: 4711.")
     task_id = task_of(sandbox, 50)
     with spans.of_task(), pytest.raises(PermissionDenied, match="4711"):
@@ -217,9 +213,7 @@ def test_a_wait_for_the_rate_limit_is_an_event(spans: Spans, connect: Connect) -
     assert all(isinstance(seconds, float) and seconds > 0 for seconds in waited)
 
 
-def test_of_many_pages_from_the_hundredth_on_one_of_a_hundred_is_recorded(
-    spans: Spans, sandbox: Sandbox, connect: Connect
-) -> None:
+def test_beyond_a_hundred_pages_few_are_recorded(spans: Spans, sandbox: Sandbox, connect: Connect) -> None:
     credentials = Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
     reader = PageReader(connect(timing=IN_TURN, credentials=credentials), task_of(sandbox, 301), size=1)
     offsets = [0]
@@ -245,9 +239,7 @@ def test_of_many_pages_from_the_hundredth_on_one_of_a_hundred_is_recorded(
     ]
 
 
-def test_sources_that_land_at_once_are_each_below_the_task(
-    spans: Spans, sandbox: Sandbox, land: Land
-) -> None:
+def test_sources_are_each_below_the_task(spans: Spans, sandbox: Sandbox, land: Land) -> None:
     tasks = [task_of(sandbox, rows) for rows in (10, 20)]
     with spans.of_task():
         land_all({task_id: functools.partial(land, task_id) for task_id in tasks}, 2)
@@ -256,9 +248,7 @@ def test_sources_that_land_at_once_are_each_below_the_task(
     assert {(span.attributes or {})["webcollect.rows"] for span in landings} == {10, 20}
 
 
-async def test_one_poll_serves_several_waits_and_is_linked_to_each(
-    spans: Spans, sandbox: Sandbox, connect: Connect
-) -> None:
+async def test_one_poll_is_linked_to_several_waits(spans: Spans, sandbox: Sandbox, connect: Connect) -> None:
     tasks = [task_of(sandbox, 1) for _ in range(3)]
 
     async def wait(number: int) -> None:
@@ -284,8 +274,6 @@ async def test_one_poll_serves_several_waits_and_is_linked_to_each(
     assert [link.context for link in poll_span.links] == others
 
 
-def test_nothing_is_recorded_where_nobody_records_a_span_around_it(
-    spans: Spans, sandbox: Sandbox, land: Land
-) -> None:
+def test_nothing_is_recorded_without_a_span_around_it(spans: Spans, sandbox: Sandbox, land: Land) -> None:
     land(task_of(sandbox, 50))
     assert spans.all() == []

@@ -32,9 +32,7 @@ def shop(sandbox: Sandbox, destination: str) -> Landing:
 
 
 @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
-def test_each_run_is_compared_with_the_one_before_also_when_it_is_repeated_later(
-    shop: Landing, form: dict[str, Any]
-) -> None:
+def test_each_run_is_compared_with_the_run_before(shop: Landing, form: dict[str, Any]) -> None:
     def changes(run: str) -> dict[str, int] | None:
         counts: dict[str, int] | None = shop.transfer(**COUNTED, **form, run_id=run)["changes"]
         return counts
@@ -68,7 +66,7 @@ def test_several_sources_have_each_their_own_and_the_sums(shop: Landing, sandbox
     assert told["changes"] == {"new": 2, "changed": 0, "gone": 2}
 
 
-def test_several_sources_are_counted_one_after_another(
+def test_sources_are_counted_one_by_one(
     shop: Landing, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each count takes the memory of a DuckDB, and eight landings may run at once."""
@@ -97,7 +95,7 @@ def test_the_rows_have_landed_also_if_they_cannot_be_counted(
     assert "what is new, changed or gone is not counted" in said()
 
 
-def test_a_column_that_no_row_has_is_a_warning_since_only_the_rows_show_it(shop: Landing, said: Said) -> None:
+def test_a_key_column_that_no_row_has_is_a_warning(shop: Landing, said: Said) -> None:
     result = shop.transfer(mode="incremental", whole_runs_key="sku")
     assert (result["rows"], result["changes"]) == (3, None)
     assert "`key[0]` is 'sku'; it must be one of url, price, the columns of the landing" in said()

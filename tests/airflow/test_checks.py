@@ -86,7 +86,7 @@ class TestFail:
 
 
 class TestWarnAndQuarantine:
-    def test_a_warning_is_in_the_event_and_in_the_log(
+    def test_the_event_and_the_log_have_a_warning(
         self, changed: Landing, caplog: pytest.LogCaptureFixture
     ) -> None:
         options = {"checks": CHECKS, "on_failed_checks": "warn", **GROWING}

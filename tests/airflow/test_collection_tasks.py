@@ -248,7 +248,7 @@ class TestReading:
         assert read(SHOP + text).tasks == (CollectionTask(id="a", name="Shop", **values),)
 
     @pytest.mark.parametrize("case", WRONG)
-    def test_what_is_wrong_is_refused_by_its_place_and_rule(
+    def test_what_is_wrong_is_refused_by_place_and_rule(
         self, write_tasks: Callable[..., Path], case: str
     ) -> None:
         text, said = WRONG[case]
@@ -269,9 +269,7 @@ class TestReading:
             pytest.param("- id: a\n  name: >-\n    Shop\n", id="block of text"),
         ],
     )
-    def test_other_ways_to_write_the_same_are_read_alike(
-        self, read: Callable[..., CollectionTasks], content: str
-    ) -> None:
+    def test_other_spellings_are_read_alike(self, read: Callable[..., CollectionTasks], content: str) -> None:
         assert read(content).tasks == (CollectionTask(id="a", name="Shop"),)
 
     @pytest.mark.parametrize(
@@ -285,7 +283,7 @@ class TestReading:
         ],
     )
     @pytest.mark.parametrize("suffix", [".json", ".JSON"])
-    def test_json_is_read_with_what_yaml_has_not(
+    def test_json_beyond_yaml_is_read(
         self, read: Callable[..., CollectionTasks], content: str, suffix: str
     ) -> None:
         assert json.loads(content)
@@ -321,9 +319,7 @@ class TestReading:
             assert said in str(refused.value)
             assert str(path) in str(refused.value)
 
-    def test_of_five_thousand_entries_each_is_found_by_name_and_id(
-        self, read: Callable[..., CollectionTasks]
-    ) -> None:
+    def test_each_of_five_thousand_entries_is_found(self, read: Callable[..., CollectionTasks]) -> None:
         ids = [f"5a9d0b0e-0000-4000-8000-{number:012}" for number in range(5000)]
         names = [f"Shop {number}" for number in range(5000)]
         tasks = read("".join(f"- id: {id_}\n  name: {name}\n" for id_, name in zip(ids, names, strict=True)))
@@ -371,7 +367,7 @@ class TestChanges:
     @pytest.mark.parametrize(
         ("written", "follows"), [("- id: b\n  na", "me: Deli\n"), ("", "- id: b\n  name: Deli\n")]
     )
-    def test_a_file_that_is_being_written_is_read_whole_also_if_its_beginning_can_be_read(
+    def test_a_file_that_is_being_written_is_read_whole(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, follows: str
     ) -> None:
         path, sleep = tmp_path / "tasks.yaml", time.sleep
@@ -386,7 +382,7 @@ class TestChanges:
         monkeypatch.setattr("time.sleep", write_and_sleep)
         assert [task.name for task in read_collection_tasks(path).tasks] == ["Shop", "Deli"]
 
-    def test_readers_of_a_file_that_is_replaced_get_one_whole_or_the_other(self, tmp_path: Path) -> None:
+    def test_readers_of_a_replaced_file_get_one_whole_version(self, tmp_path: Path) -> None:
         path, is_over = tmp_path / "tasks.yaml", threading.Event()
         texts = ["".join(f"- id: {n}\n  name: {shop} {n}\n" for n in range(40)) for shop in ("Shop", "Deli")]
 
@@ -453,9 +449,7 @@ class TestTheConfiguredFile:
         with pytest.raises(InvalidArgument, match=r"\[webcollect\] collection_tasks.*an absolute path"):
             configured()
 
-    def test_a_home_folder_of_nobody_is_refused_and_shows_no_names(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_home_folder_of_nobody_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "~nobody-here/tasks.yaml")
         with pytest.raises(InvalidArgument, match="it cannot be read: Could not determine home directory"):
             configured()

@@ -58,9 +58,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Any:
         ({"host": "http://[::1]:9000"}, "http://[::1]:9000"),
     ],
 )
-def test_the_base_url_comes_from_host_schema_and_port(
-    read: Any, fields: dict[str, Any], base_url: str
-) -> None:
+def test_the_base_url_is_made_of_host_and_port(read: Any, fields: dict[str, Any], base_url: str) -> None:
     assert read(**fields).settings.base_url == base_url
 
 
@@ -112,9 +110,7 @@ MEANING_FALSE = [False, 0, "false", "False", "f", "no", "n", "off", "OFF", "0", 
         *((name, [50, 50.0, "50", "50.0", " 50 "], 50) for name in ("read_timeout", "status_batch_size")),
     ],
 )
-def test_values_are_read_however_a_form_spells_them(
-    read: Any, name: str, spellings: list[Any], meaning: Any
-) -> None:
+def test_values_are_read_in_any_spelling(read: Any, name: str, spellings: list[Any], meaning: Any) -> None:
     meant = read(extra={name: meaning})
     assert [read(extra={name: spelling}) for spelling in spellings] == [meant] * len(spellings)
     # without it, it is false
@@ -136,14 +132,12 @@ def test_what_is_empty_or_the_mask_of_a_secret_counts_as_not_set(
 
 
 @pytest.mark.parametrize(("given", "extra", "meant"), [("real", "***", "real"), ("***", "real", None)])
-def test_an_extra_named_as_a_field_says_nothing_of_the_field(
-    read: Any, given: str, extra: str, meant: str | None
-) -> None:
+def test_an_extra_named_like_a_field_is_ignored(read: Any, given: str, extra: str, meant: str | None) -> None:
     connection = read(login=given, password=given, extra={"login": extra, "password": extra})
     assert (connection.credentials.login, connection.credentials.password) == (meant, meant)
 
 
-def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2_and_unknown_ones_are_warned_about_by_name(
+def test_prefixed_extras_are_read_and_unknown_ones_logged(
     read: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     extra = {"read_timeout": "30", "api_key_everywhere": "y", "refresh_token": "secret"}
@@ -157,7 +151,7 @@ def test_extras_may_carry_the_prefix_of_a_form_of_airflow_2_and_unknown_ones_are
     assert "very-secret" not in caplog.text
 
 
-def test_what_the_form_suggests_is_what_a_connection_without_it_has(read: Any) -> None:
+def test_the_forms_defaults_are_those_of_a_connection(read: Any) -> None:
     suggested = {field.name: field.default for field in FIELDS if field.default is not None}
     assert read(extra=suggested) == read(extra={})
     assert read(extra={}).settings == Settings(
@@ -188,9 +182,7 @@ AN_URL = "it must be an http(s) URL without user, query and fragment"
         ("datahub_url", f"https://me:{SECRET}?@a.example", f"is a string of 33 characters; {AN_URL}"),
     ],
 )
-def test_a_wrong_extra_is_refused_with_what_it_is_and_what_it_must_be_but_shows_no_secret(
-    read: Any, name: str, value: Any, said: str
-) -> None:
+def test_a_wrong_extra_is_refused_without_secrets(read: Any, name: str, value: Any, said: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         read(password=SECRET, extra={"access_token": SECRET, name.removeprefix("extra "): value})
     assert str(refusal.value) == f"`{name}` {said}"
@@ -252,9 +244,7 @@ class TestTokenStore:
         return make_token_store("stored")
 
     @pytest.mark.parametrize("kind", ["variable", "memory", f"{__name__}.OwnStore"])
-    def test_it_is_the_one_that_the_configuration_names(
-        self, kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_configuration_names_it(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         store = self.configure(monkeypatch, kind)
         token = StoredToken(access_token="a", refresh_token="r", lineage="f", generation=1)
         store.save(token)
@@ -263,9 +253,7 @@ class TestTokenStore:
         assert store.load() == newer
 
     @pytest.mark.parametrize("kind", ["no.such.Store", "os.mkdir", "json.JSONDecoder", "own"])
-    def test_what_is_no_token_store_is_named_and_not_called(
-        self, kind: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_what_is_no_token_store_is_not_called(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InvalidArgument, match=r"\[webcollect\] token_store") as refusal:
             self.configure(monkeypatch, kind)
         assert refusal.value.permanent
@@ -305,9 +293,7 @@ def answer(set_connection: Connect) -> Callable[..., tuple[bool, str]]:
     [{}, {"access_token": "yesterday's"}, {"api_key": demo.API_KEY}, {"token_refresh": "keeper"}],
     ids=str,
 )
-def test_a_refresh_token_is_not_spent_by_the_test_nor_judged_by_what_is_beside_it(
-    answer: Any, sandbox: Sandbox, beside: dict[str, str]
-) -> None:
+def test_the_test_spends_no_refresh_token(answer: Any, sandbox: Sandbox, beside: dict[str, str]) -> None:
     passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **beside})
 
     assert passed
@@ -316,9 +302,7 @@ def test_a_refresh_token_is_not_spent_by_the_test_nor_judged_by_what_is_beside_i
     assert sandbox.control.requests("/token") == []
 
 
-def test_a_stored_token_is_tested_and_says_nothing_of_the_refresh_token_once_it_has_ended(
-    answer: Any, hook: WebCollectHook, sandbox: Sandbox
-) -> None:
+def test_a_stored_token_is_tested_while_valid(answer: Any, hook: WebCollectHook, sandbox: Sandbox) -> None:
     assert hook.get_running_counts()
     assert answer() == (True, CONNECTED)
     sandbox.control.expire_tokens()
@@ -331,9 +315,7 @@ def test_a_stored_token_is_tested_and_says_nothing_of_the_refresh_token_once_it_
 
 @pytest.mark.parametrize("credential", ["refresh_token", "access_token", "api_key"])
 @pytest.mark.parametrize("status", [200, 401, 403, 404, 502])
-def test_a_page_is_never_taken_for_the_service(
-    answer: Any, sandbox: Sandbox, credential: str, status: int
-) -> None:
+def test_a_page_is_no_service(answer: Any, sandbox: Sandbox, credential: str, status: int) -> None:
     sandbox.control.fail("*", kind="html", status=status, times=None)
     passed, said = answer(extra={credential: getattr(sandbox, credential)})
     assert not passed
@@ -363,7 +345,7 @@ def test_a_page_is_never_taken_for_the_service(
         ({"schema": "https"}, False, " does not use TLS ("),
     ],
 )
-def test_each_connection_is_told_what_it_is_and_nothing_is_changed(
+def test_the_test_explains_each_connection_and_changes_nothing(
     answer: Any, sandbox: Sandbox, connection: dict[str, Any], passes: bool, expected: str
 ) -> None:
     if "schema" in connection:
@@ -390,7 +372,7 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
 
 
 @pytest.mark.parametrize(("times", "passes"), [(1, True), (None, False)])
-def test_a_service_in_trouble_is_asked_twice_at_most(
+def test_a_service_in_trouble_is_asked_twice(
     answer: Any, sandbox: Sandbox, times: int | None, passes: bool
 ) -> None:
     sandbox.control.fail("/cloudextraction/task/stats", kind="drop", times=times)

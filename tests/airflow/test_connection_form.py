@@ -48,7 +48,7 @@ def connection_type() -> dict[str, Any]:
     return dict(info)
 
 
-def test_the_form_has_every_extra_says_what_it_is_for_and_hides_secrets() -> None:
+def test_the_form_describes_every_extra_and_hides_secrets() -> None:
     fields = connection_type()["conn-fields"]
 
     assert set(fields) == EXTRAS
@@ -96,7 +96,7 @@ def test_airflow_2_shows_the_form() -> None:
 
 
 @only_2
-def test_the_widgets_take_what_the_form_suggests_and_refuse_a_word_that_is_no_choice() -> None:
+def test_the_widgets_take_defaults_and_refuse_unknown_choices() -> None:
     from werkzeug.datastructures import MultiDict
     from wtforms import Form
 
@@ -217,9 +217,7 @@ def create(web: FlaskClient, **extras: str) -> None:
 @only_2
 @pytest.mark.usefixtures("no_connection")
 class TestPageOfAirflow2:
-    def test_secrets_stay_when_a_connection_is_edited_unless_they_are_replaced_or_removed(
-        self, web: FlaskClient
-    ) -> None:
+    def test_secrets_that_nobody_edits_stay(self, web: FlaskClient) -> None:
         create(web, **SECRETS)
         page = edit_page(web)
         changes = {"host": "other", f"{PREFIX}api_key": "another-key", f"{PREFIX}access_token": ""}
@@ -231,7 +229,7 @@ class TestPageOfAirflow2:
         assert "access_token" not in stored().extra_dejson
         assert not any(secret in page for secret in SECRETS.values())
 
-    def test_a_new_secret_stays_in_a_form_that_is_shown_again_for_an_error(self, web: FlaskClient) -> None:
+    def test_a_new_secret_stays_in_a_form_with_an_error(self, web: FlaskClient) -> None:
         create(web, **SECRETS)
         wrong = {f"{PREFIX}api_key": "another-key", f"{PREFIX}token_refresh": "sometimes"}
         where = f"/connection/edit/{stored().id}"
@@ -242,9 +240,7 @@ class TestPageOfAirflow2:
     @pytest.mark.parametrize(
         ("value", "ticked"), [(True, True), ("true", True), (False, False), ("false", False)]
     )
-    def test_a_box_is_ticked_if_the_value_means_true(
-        self, web: FlaskClient, value: Any, ticked: bool
-    ) -> None:
+    def test_a_box_is_ticked_if_the_value_is_true(self, web: FlaskClient, value: Any, ticked: bool) -> None:
         from airflow.utils.session import create_session
 
         create(web)

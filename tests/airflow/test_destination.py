@@ -65,9 +65,7 @@ class TestConnections:
         transfer(self.URL, source)
         return sandbox.control.true_rows(source["task_id"])
 
-    def test_a_landing_is_read_and_cleaned_as_the_log_names_it_or_with_a_connection(
-        self, s3: Storage, landed: list[dict[str, Any]]
-    ) -> None:
+    def test_a_landing_is_read_and_cleaned_by_it(self, s3: Storage, landed: list[dict[str, Any]]) -> None:
         for reader in (
             *map(read_landing, (self.URL, f"{self.URL}/_manifest.json")),
             read_landing("s3://my-bucket/prices", object_storage_conn_id="prices_storage"),

@@ -58,7 +58,7 @@ def test_every_example_explains_itself(name: str) -> None:
     assert "webcollect" in dag.tags
 
 
-def test_the_dag_of_the_readme_lands_each_row_once_also_on_day_two(
+def test_the_readme_lands_each_row_once(
     sandbox: Sandbox, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task = sandbox.control.add_task(rows=20, lots=[5])
@@ -103,7 +103,7 @@ def test_the_token_keeper_renews_at_half_life_only(sandbox: Sandbox, set_connect
 
 @SLOW_RUNS
 @NIGHT
-def test_housekeeping_leaves_the_copy_in_place_of_what_it_replaces(sandbox: Sandbox) -> None:
+def test_housekeeping_replaces_a_task_by_its_copy(sandbox: Sandbox) -> None:
     old = sandbox.control.add_task(loop_items=["old"])
     group = sandbox.control.add_task(group_id=7)["group_id"]
     conf = {"collection_task_id": old["task_id"], "replaced_task_ids": [old["task_id"]]}
@@ -203,9 +203,7 @@ def without_pauses(name: str) -> Any:
 
 
 @WITHOUT_LIMITS
-def test_each_run_adds_what_is_new_to_duckdb_also_after_a_load_that_has_failed(
-    sandbox: Sandbox, conf: dict[str, Any], tmp_path: Path
-) -> None:
+def test_each_run_adds_new_rows_to_duckdb(sandbox: Sandbox, conf: dict[str, Any], tmp_path: Path) -> None:
     dag = without_pauses("webcollect_incremental_to_duckdb")
     conf |= {"database": f"{tmp_path}/prices.duckdb"}
 
@@ -247,9 +245,7 @@ def test_each_run_adds_what_is_new_to_duckdb_also_after_a_load_that_has_failed(
 
 
 @WITHOUT_LIMITS
-def test_each_run_adds_what_is_new_to_the_delta_table_and_says_how_much_that_is(
-    sandbox: Sandbox, conf: dict[str, Any]
-) -> None:
+def test_each_run_adds_and_counts_new_rows_of_a_delta_table(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     dag = without_pauses("webcollect_delta_table")
     counts = [run_dag(dag, conf).xcoms["count"]]
     sandbox.control.grow(conf["collection_task_id"], 40)
@@ -263,9 +259,7 @@ def test_each_run_adds_what_is_new_to_the_delta_table_and_says_how_much_that_is(
 
 
 @WITHOUT_LIMITS
-def test_rows_without_prices_land_only_if_a_person_accepts_them(
-    sandbox: Sandbox, conf: dict[str, Any]
-) -> None:
+def test_rows_without_prices_land_once_accepted(sandbox: Sandbox, conf: dict[str, Any]) -> None:
     dag = without_pauses("webcollect_checked_landing")
     task_id = conf["collection_task_id"]
     good = run_dag(dag, conf)
@@ -338,7 +332,7 @@ def code(heading: str) -> list[str]:
 @NIGHT
 @WITHOUT_LIMITS
 @needs_warehouses
-def test_warehouses_are_given_the_new_parts_by_the_code_of_the_guide(
+def test_the_code_of_the_guide_gives_warehouses_the_new_parts(
     s3: Storage, source: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("airflow.providers.amazon.aws.fs.s3", reason="needs the Amazon provider and s3fs")
@@ -385,9 +379,7 @@ def test_warehouses_are_given_the_new_parts_by_the_code_of_the_guide(
 @pytest.mark.webcollect_sandbox(
     speed=200, wait_seconds=0, run_seconds=2, stale_seconds=0, enforce_limits=False
 )
-def test_nobody_is_asked_about_good_rows_another_failure_or_a_start_that_succeeds(
-    task: Task, tmp_path: Path
-) -> None:
+def test_nobody_is_asked_where_nothing_is_to_be_decided(task: Task, tmp_path: Path) -> None:
     # what becomes of an answer, tests/real_airflow shows
     person = Person("any")
     steps = ("find_quarantined", "ask", "decide")

@@ -177,9 +177,7 @@ def store(request: pytest.FixtureRequest) -> Store | None:
 
 
 class TestTheWatch:
-    async def test_every_finished_run_is_reported(
-        self, sandbox: Sandbox, task_id: str, store: Store | None
-    ) -> None:
+    async def test_each_run_is_reported(self, sandbox: Sandbox, task_id: str, store: Store | None) -> None:
         async with triggerer(watching(task_id), store) as running:
             await polls(sandbox, 2)
             for run in (2, 3):
@@ -193,7 +191,7 @@ class TestTheWatch:
             await polls(sandbox, 3)
             assert running.runs() == [2, 3]
 
-    async def test_a_service_that_fails_or_refuses_another_task_does_not_end_the_watch(
+    async def test_faults_and_an_unknown_task_do_not_end_the_watch(
         self, sandbox: Sandbox, task_id: str, store: Store | None
     ) -> None:
         async with triggerer(watching(task_id, "no such task"), store) as running:
@@ -202,7 +200,7 @@ class TestTheWatch:
             await polls(sandbox, 1)
             await tells_the_next_run(sandbox, task_id, running)
 
-    async def test_a_refusal_is_logged_and_tried_again_with_the_connection_as_it_is_then(
+    async def test_after_a_refusal_the_connection_is_read_again(
         self, sandbox: Sandbox, task_id: str, store: Store | None, set_connection: Any, caplog: Any
     ) -> None:
         set_connection(extra={"access_token": "a-wrong-token"})
@@ -215,7 +213,7 @@ class TestTheWatch:
             await tells_the_next_run(sandbox, task_id, running)
 
 
-async def test_a_task_that_the_first_response_leaves_out_has_not_thereby_never_run(
+async def test_a_task_may_miss_in_the_first_response(
     sandbox: Sandbox, task_id: str, set_connection: Connect
 ) -> None:
     responses = []
@@ -236,9 +234,7 @@ async def test_a_task_that_the_first_response_leaves_out_has_not_thereby_never_r
 
 @from_3_3
 class TestOverARestart:
-    async def test_a_run_that_ended_meanwhile_is_reported_and_no_run_twice_though_the_list_changes(
-        self, sandbox: Sandbox, task_id: str
-    ) -> None:
+    async def test_a_run_that_ended_meanwhile_is_reported_once(self, sandbox: Sandbox, task_id: str) -> None:
         store, reported = Store(), []
         other = sandbox.control.add_task(lots=[1])["task_id"]
         for run, watched in ((1, [task_id]), (2, [task_id]), (3, [task_id, other])):
@@ -250,9 +246,7 @@ class TestOverARestart:
 
         assert reported == [2, 3]
 
-    async def test_a_run_whose_event_was_not_stored_is_reported_again(
-        self, sandbox: Sandbox, task_id: str
-    ) -> None:
+    async def test_an_event_that_was_not_stored_is_repeated(self, sandbox: Sandbox, task_id: str) -> None:
         store = Store()
         async with triggerer(watching(task_id), store):
             await store.holds(1)
@@ -276,7 +270,7 @@ class TestOverARestart:
             await tells_the_next_run(sandbox, task_id, running)
         assert "begins again" in caplog.text
 
-    async def test_on_several_assets_the_log_says_that_nothing_is_remembered(
+    async def test_on_several_assets_nothing_is_remembered(
         self, sandbox: Sandbox, task_id: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         from airflow.sdk import Asset
@@ -288,9 +282,7 @@ class TestOverARestart:
             await tells_the_next_run(sandbox, task_id, running)
         assert caplog.text.count("not remembered") == 1
 
-    async def test_a_store_that_is_away_when_the_triggerer_starts_is_waited_for(
-        self, sandbox: Sandbox, task_id: str
-    ) -> None:
+    async def test_a_store_that_is_away_is_waited_for(self, sandbox: Sandbox, task_id: str) -> None:
         class Away(Store):
             left = 3
 

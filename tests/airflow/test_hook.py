@@ -48,7 +48,7 @@ def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, san
 
 
 @each([operation for operation in OPERATIONS if operation.name != "refresh_token"])
-def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says(
+def test_each_method_passes_its_arguments_on(
     hook: WebCollectHook, scene: Scene, operation: Operation
 ) -> None:
     returned = getattr(hook, operation.name)(**scene.fill(operation.arguments))
@@ -57,7 +57,7 @@ def test_each_method_hands_on_what_it_is_given_and_returns_what_the_service_says
 
 
 @pytest.mark.parametrize("given", [{}, {"file": "urls.txt", "urls": ["https://shop.example"]}])
-def test_replace_urls_takes_either_a_file_or_a_list(
+def test_urls_are_either_a_file_or_a_list(
     hook: WebCollectHook, sandbox: Sandbox, given: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidArgument, match="either `file` or `urls`"):
@@ -86,7 +86,7 @@ def test_the_hook_keeps_one_client(hook: WebCollectHook) -> None:
     ],
     ids=["key", "access token", "password", "renewal"],
 )
-def test_a_refused_credential_that_has_been_replaced_is_no_permanent_error(
+def test_refusal_of_a_replaced_credential_is_not_permanent(
     set_connection: Any, sandbox: Sandbox, call: Callable[[WebCollectHook], Any], extra: Any, password: str
 ) -> None:
     set_connection(login=sandbox.username, password=password, extra=extra)
@@ -147,9 +147,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(hook: WebCo
 
 
 @pytest.mark.parametrize("what", ["the connection", "a token"])
-async def test_a_thread_that_asks_airflow_gets_its_answer_though_nobody_waits_any_more(
-    hook: WebCollectHook, what: str
-) -> None:
+async def test_a_thread_gets_airflows_answer_after_a_cancellation(hook: WebCollectHook, what: str) -> None:
     asking, answered = threading.Event(), threading.Event()
     nobody_waits = asyncio.Event()
 

@@ -86,7 +86,7 @@ def test_the_event_names_the_table(source: Task, catalog: Catalog) -> None:
     assert (event["manifest"], event["object_storage_conn_id"]) == (TABLE, "iceberg_default")
 
 
-def test_a_landing_is_read_verified_and_cleaned_by_the_table_s_name(source: Task, catalog: Catalog) -> None:
+def test_a_landing_is_read_verified_and_cleaned_by_its_name(source: Task, catalog: Catalog) -> None:
     to_table(source)
     by_name = read_landing(TABLE, object_storage_conn_id="iceberg_default")
     for landed in (read_landing(catalog.load_table("shop.prices")), by_name):
@@ -223,7 +223,7 @@ print("second", "_AIRFLOW_PROCESS_CONTEXT" in os.environ)
 """
 
 
-def test_threads_that_read_at_once_find_their_connections_in_airflow_s_database(tmp_path: Path) -> None:
+def test_threads_at_once_find_connections_in_the_database(tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     connections = {
         "first": Connection(conn_id="first", conn_type="fs"),

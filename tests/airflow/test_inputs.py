@@ -88,7 +88,7 @@ class TestLanding:
         sandbox.control.advance(3600)
         return task
 
-    def test_result_and_event_have_what_is_missing(
+    def test_the_event_has_what_is_missing(
         self, sandbox: Sandbox, task: dict[str, Any], destination: str
     ) -> None:
         extra = reported(destination, task, checks=CHECK, on_failed_checks="warn", **GROWING)
@@ -130,9 +130,7 @@ class TestLanding:
         assert event
         assert [each.missing_inputs and each.missing_inputs.count for each in event.sources()] == [7, None]
 
-    def test_what_repeats_missing_inputs_is_not_compared_with_whole_runs(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_repeated_inputs_are_no_whole_run(self, sandbox: Sandbox, destination: str) -> None:
         task = sandbox.control.add_task(loop_items=["tea", "coffee"])
         task_id, loop = task["task_id"], task["actions"][0]["action_id"]
         options: dict[str, Any] = {"checks": CHECK, "on_failed_checks": "warn", "late_rows_delay": 0}
@@ -155,9 +153,7 @@ class TestLanding:
         assert repeated["usual_rows"] is None
         assert [record.rows for record in read_landing(destination).manifest.history] == [3, 3, 3, 3, 6]
 
-    def test_urls_of_a_file_are_seen_if_the_service_shows_them(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_urls_of_a_file_are_seen_if_shown(self, sandbox: Sandbox, destination: str) -> None:
         urls = [f"https://shop.example/{number}" for number in range(5)]
         task = sandbox.control.add_task(loop_items=[])
         execute(WebCollectReplaceUrlsOperator(task_id="u", collection_task_id=task["task_id"], urls=urls))
@@ -175,7 +171,7 @@ class TestLanding:
         ]
 
     @pytest.mark.parametrize("limit", ["plan", "key"])
-    def test_a_plan_or_a_key_that_may_not_read_the_list_skips_the_check(
+    def test_without_permission_to_read_the_list_it_is_skipped(
         self,
         sandbox: Sandbox,
         task: dict[str, Any],
@@ -435,7 +431,7 @@ class TestTasksOfAGroup:
         restore = dag.get_task("g.restore_loop_items")
         assert (restore.is_teardown, restore.on_failure_fail_dagrun) == (True, True)
 
-    def test_arguments_that_hold_for_all_tasks_do_not_change_how_they_follow(self) -> None:
+    def test_default_args_and_options_keep_the_order_of_tasks(self) -> None:
         dag = make_dag(default_args={"trigger_rule": "all_done"})
         step = {"action_type": "EnterTextAction", "action_id": "t", "properties": {"TextToSet": "x"}}
         group = self.group(
@@ -574,7 +570,7 @@ class TestSetMissingInputs:
         with pytest.raises(AirflowSkipException, match="No input is missing"):
             self.set_missing(updates, None, missing)
 
-    def test_if_one_update_fails_all_lists_are_put_back(
+    def test_if_an_update_fails_lists_are_put_back(
         self, sandbox: Sandbox, updates: list[dict[str, Any]]
     ) -> None:
         updates[1]["loop_items"][0]["action_id"] = "gone"
@@ -611,9 +607,7 @@ class TestSetMissingInputs:
         ):
             WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
 
-    def test_the_result_of_one_task_is_not_taken_for_that_of_another(
-        self, updates: list[dict[str, Any]]
-    ) -> None:
+    def test_a_result_of_another_task_is_refused(self, updates: list[dict[str, Any]]) -> None:
         landed = {"rows": 5, "quarantined_rows": 0, "missing_inputs": {"count": 1, "inputs": ["tea"]}}
         with pytest.raises(InvalidArgument, match="it must be the result of a landing with `sources`"):
             WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)

@@ -46,7 +46,7 @@ def test_verify_says_what_has_landed(source: Task, destination: str) -> None:
         assert verify(url)["rows"] == 400
 
 
-def test_damage_ends_the_task_without_retries_and_names_all_of_it(landing: Landing) -> None:
+def test_all_damage_is_named_and_not_retried(landing: Landing) -> None:
     landing.transfer(max_part_bytes=1)
     first, second, *_ = (part["name"] for part in landing.manifest()["parts"])
     folder = Path(landing.destination.removeprefix("file://"))
@@ -59,9 +59,7 @@ def test_damage_ends_the_task_without_retries_and_names_all_of_it(landing: Landi
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_clean_removes_what_is_older_than_a_day(
-    landing: Landing, dry_run: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_clean_removes_old_files(landing: Landing, dry_run: bool, caplog: pytest.LogCaptureFixture) -> None:
     landing.transfer()
     # what a killed process has left
     left = Path(landing.destination.removeprefix("file://")) / LEFTOVER

@@ -68,7 +68,7 @@ class Extracted:
 
 class TestOpenLineage:
     @pytest.mark.parametrize("form", [{"file_format": "parquet"}, TABLE])
-    def test_a_task_goes_into_a_folder_or_table_with_schema_and_counts(
+    def test_a_folder_or_table_has_its_schema_and_row_count(
         self, landing: Landing, folder: tuple[str, str], form: dict[str, str]
     ) -> None:
         types: dict[str, Any] = {"columns": ["title", "price"], "column_types": {"price": "float64"}}
@@ -100,7 +100,7 @@ class TestOpenLineage:
         assert extracted.rows_written() == [150, 7]
         assert all(dataset["facets"].keys() == {"version"} for dataset in extracted.sent)
 
-    def test_datasets_are_described_by_the_names_of_their_collection_tasks(self, landing: Landing) -> None:
+    def test_the_names_of_collection_tasks_describe_datasets(self, landing: Landing) -> None:
         other = landing.sandbox.control.add_task(lots=[7])["task_id"]
         names = {landing.task_id: "Shop {search}"}
         extracted = Extracted(landing, sources=[landing.task_id, other], collection_task_names=names)
@@ -119,9 +119,7 @@ class TestOpenLineage:
         assert [name for _, name in extracted.inputs] == [landing.task_id]
         assert extracted.rows_written() == [400]
 
-    def test_what_another_run_has_landed_is_not_claimed_as_written(
-        self, landing: Landing, folder: tuple[str, str]
-    ) -> None:
+    def test_what_another_run_landed_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
         landing.transfer()
         extracted = Extracted(landing, if_exists="skip")
         assert (extracted.outputs, extracted.rows_written()) == ([folder], [0])
@@ -133,7 +131,7 @@ class TestOpenLineage:
             assert Extracted(landing, **GROWING).rows_written() == [rows]
 
     @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
-    def test_the_version_is_the_commit_of_what_has_landed_and_of_what_is_loaded(
+    def test_the_version_is_the_commit_that_landed_or_was_loaded(
         self,
         landing: Landing,
         folder: tuple[str, str],
@@ -154,18 +152,14 @@ class TestOpenLineage:
             assert read.facets["version"].datasetVersion == version
             landing.grow()
 
-    def test_a_load_that_has_failed_has_read_nothing(
-        self, destination: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_failed_load_has_read_nothing(self, destination: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql"}))
         names: dict[str, Any] = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
         operator = WebCollectLoadOperator(task_id="load", landing=destination, **names)
         assert executed(operator, "failed").inputs == []
 
     @pytest.mark.parametrize(("state", "way"), [("failed", "fail"), ("success", "warn")])
-    def test_what_checks_have_found_is_told_of_the_source(
-        self, landing: Landing, state: str, way: str
-    ) -> None:
+    def test_what_checks_found_is_told_of_the_source(self, landing: Landing, state: str, way: str) -> None:
         landing.sandbox.control.change_rows(landing.task_id, "price", "empty", from_row=0)
         checks = {"rows": {"min": 10}, "columns": {"price": {"filled": 0.95}}}
         extracted = Extracted(landing, state, checks=checks, on_failed_checks=way)
@@ -182,7 +176,7 @@ class TestOpenLineage:
             assert facets["dataQualityMetrics"]["rowCount"] == 400
             assert facets["dataQualityMetrics"]["columnMetrics"]["price"]["count"] == 0
 
-    def test_what_a_task_declares_about_collection_tasks_is_understood(self, sandbox: Sandbox) -> None:
+    def test_openlineage_translates_assets_of_collection_tasks(self, sandbox: Sandbox) -> None:
         utils = pytest.importorskip("airflow.providers.openlineage.utils.utils")
         batch = create_asset(collection_task_id="a/b", lotno="7")
         for asset, name in ((batch, "a/b/7"), (create_asset(collection_task_id="c"), "c")):
@@ -192,9 +186,7 @@ class TestOpenLineage:
 
 
 class TestHookLineage:
-    def test_the_transfer_reports_task_and_folder(
-        self, collector: HookLineageCollector, landing: Landing
-    ) -> None:
+    def test_the_transfer_is_reported(self, collector: HookLineageCollector, landing: Landing) -> None:
         landing.transfer(lotno="000002", collection_task_names={landing.task_id: "Prices"})
         reported = collector.collected_assets
         assert [info.asset.extra for info in reported.inputs] == [{"collection_task_name": "Prices"}]
@@ -219,7 +211,7 @@ class TestHookLineage:
         ],
         ids=["iter_rows", "read_data", "read_batch_data"],
     )
-    def test_what_a_task_of_ones_own_reads_with_the_hook_is_its_input(
+    def test_what_a_task_reads_with_the_hook_is_its_input(
         self, collector: HookLineageCollector, source: Task, read: Callable[..., Any], lotno: str
     ) -> None:
         read(WebCollectHook(), source["task_id"])
@@ -227,9 +219,7 @@ class TestHookLineage:
         assert reported.asset.uri == f"webcollect://webcollect_default/{source['task_id']}{lotno}"
 
 
-def test_without_openlineage_everything_works(
-    source: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_works_without_openlineage(source: Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith(("openlineage", "airflow.providers.openl"))]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("openlineage", "airflow.providers.openlineage"):

@@ -40,7 +40,7 @@ def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task
 @pytest.mark.usefixtures("airflow_database", "connected")
 @pytest.mark.webcollect_sandbox(speed=1000, enforce_limits=False)
 class TestLinks:
-    def test_they_lead_to_the_pages_of_task_and_folder_that_the_connection_knows(
+    def test_they_lead_to_the_pages_of_task_and_folder(
         self, sandbox: Sandbox, task: Any, set_connection: Any, destination: str, said: Any
     ) -> None:
         templates = {"task_url_template": TEMPLATE, "export_url_template": FOLDERS}

@@ -63,7 +63,7 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     assert execute(make_load(landing.destination))["parts"] == 0
 
 
-def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_airflow_has(
+def test_dlts_own_settings_in_airflow_do_not_move_the_table(
     landing: Landing, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_VAR_DLT_SECRETS_TOML", "dev_mode = true")
@@ -72,7 +72,7 @@ def test_the_table_of_the_result_has_the_rows_whatever_settings_of_dlt_airflow_h
     assert (result["table"], result["rows"]) == ("shop.prices", len(table(database)))
 
 
-def test_a_load_into_postgresql_reaches_the_host_of_its_connection(
+def test_postgresql_is_reached_at_the_connections_host(
     landing: Landing, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = urlsplit(f"postgresql://{postgresql.address}")
@@ -139,9 +139,7 @@ class TestSources:
             ),
         ],
     )
-    def test_what_is_wrong_is_refused_while_the_dag_is_parsed(
-        self, arguments: dict[str, Any], said: str
-    ) -> None:
+    def test_what_is_wrong_is_refused_while_parsing(self, arguments: dict[str, Any], said: str) -> None:
         with pytest.raises(InvalidArgument, match=said):
             make_load(**{"table": None, "sources": [{}], **arguments})
 
@@ -158,9 +156,7 @@ def test_a_connection_of_another_type_fails_the_task_for_good(
     assert "hunter2" not in str(failed.value)
 
 
-def test_the_keyed_example_keeps_the_latest_row_of_each_product(
-    sandbox: Sandbox, destination: str, database: str
-) -> None:
+def test_the_keyed_example_keeps_the_latest_row(sandbox: Sandbox, destination: str, database: str) -> None:
     others = [(f"d{number}", "4.00") for number in range(7)]
     days = [[("a", "1.00"), ("b", "2.00")], [("", "0.00"), ("b", "2.50"), ("c", "3.00"), *others]]
     rows = [{"url": url, "price": price} for day in days for url, price in day]

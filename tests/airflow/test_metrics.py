@@ -35,7 +35,7 @@ def values(metrics: list[Metric], name: str) -> list[Any]:
     return [metric.value for metric in metrics if metric.name == name]
 
 
-def test_the_table_of_the_documentation_has_what_is_sent_and_no_more(
+def test_the_documentation_has_what_is_sent(
     landing: Landing, sandbox: Sandbox, metrics: list[Metric]
 ) -> None:
     execute(make_transfer(landing.destination, landing.task), **TEAM)
@@ -49,9 +49,7 @@ def test_the_table_of_the_documentation_has_what_is_sent_and_no_more(
 
 
 @pytest.mark.parametrize("rows", [1, 1000], ids=["lands", "fails its checks"])
-def test_a_landing_is_tagged_by_connection_team_and_outcome_and_never_by_an_id(
-    landing: Landing, metrics: list[Metric], rows: int
-) -> None:
+def test_a_landing_is_tagged_by_its_outcome(landing: Landing, metrics: list[Metric], rows: int) -> None:
     sources = [{"collection_task_id": landing.task_id, "lotno": "000002"}]
     checks = {"rows": {"min": rows}}
     operator = make_transfer(landing.destination, sources=sources, checks=checks, mode=None)
@@ -68,9 +66,7 @@ def test_a_landing_is_tagged_by_connection_team_and_outcome_and_never_by_an_id(
     assert values(metrics, "webcollect.landing.failed_checks") == [int(rows > 1)]
 
 
-def test_what_is_sent_holds_no_secret_and_without_teams_no_tag_for_them(
-    landing: Landing, sandbox: Sandbox, metrics: list[Metric]
-) -> None:
+def test_tags_hold_no_secret_and_no_team(landing: Landing, sandbox: Sandbox, metrics: list[Metric]) -> None:
     landing.transfer()
     assert not any("team_name" in metric.tags for metric in metrics)
     sent = json.dumps([metric.tags for metric in metrics])
@@ -110,9 +106,7 @@ def test_the_share_of_the_rate_falls_with_a_429(
 
 
 class TestWaits:
-    async def test_each_that_runs_is_counted_until_it_has_ended(
-        self, sandbox: Sandbox, metrics: list[Metric]
-    ) -> None:
+    async def test_each_is_counted_until_it_ends(self, sandbox: Sandbox, metrics: list[Metric]) -> None:
         running = [sandbox.control.add_task(state="Extracting") for _ in range(3)]
         waits = [asyncio.create_task(outcome(for_task(task))) for task in running]
         await until(lambda: 3 in values(metrics, WAITS))

@@ -61,7 +61,7 @@ def other(sandbox: Sandbox, task: Task, configure_tasks: Callable[..., Path]) ->
 
 class TestOperatorsAndSensors:
     @pytest.mark.parametrize("make", TAKES.values(), ids=TAKES)
-    def test_a_name_stands_for_the_id_and_an_unknown_one_is_refused_while_the_dag_is_parsed(
+    def test_a_name_stands_for_the_id_and_an_unknown_one_is_refused(
         self, make: Callable[[str], Any], sandbox: Sandbox, task: Task
     ) -> None:
         with pytest.raises(InvalidArgument, match="has this name or id; the nearest: 'Shop search'"):
@@ -75,16 +75,12 @@ class TestOperatorsAndSensors:
         assert task["task_id"] in sent
         assert NAME.upper() not in sent
 
-    def test_a_rendered_name_that_is_unknown_fails_the_task_before_anything_is_sent(
-        self, sandbox: Sandbox
-    ) -> None:
+    def test_an_unknown_rendered_name_fails_before_any_request(self, sandbox: Sandbox) -> None:
         with pytest.raises(AirflowFailException, match="the nearest: 'Shop search'"):
             execute(TAKES["mark"]("{{ 'Shop-search' }}"))
         assert sandbox.control.requests() == []
 
-    def test_a_copy_that_was_not_made_is_named(
-        self, task: Task, configure_tasks: Callable[..., Path]
-    ) -> None:
+    def test_a_copy_that_failed_is_named(self, task: Task, configure_tasks: Callable[..., Path]) -> None:
         gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
         configure_tasks(f"- id: {gone}\n  name: Gone\n")
         copy = WebCollectCopyTasksOperator(
@@ -120,9 +116,7 @@ class TestGivenNames:
         "make", [WebCollectStartSubTasksOperator, WebCollectTaskStatusSensor], ids=["start", "wait"]
     )
     @pytest.mark.parametrize("names", [["Shop"], {"a": "{# x #}"}, {"a": "Shop\n"}, {"a": ""}, {"a": 7}])
-    def test_what_can_be_no_name_is_refused_while_the_dag_is_parsed(
-        self, make: Callable[..., Any], task: Task, names: Any
-    ) -> None:
+    def test_what_can_be_no_name_is_refused(self, make: Callable[..., Any], task: Task, names: Any) -> None:
         with pytest.raises(InvalidArgument, match="`collection_task_names"):
             make(task_id="t", collection_task_id=task["task_id"], collection_task_names=names)
 
@@ -161,7 +155,7 @@ class TestLandings:
         assert landed.manifest.source.collection_task_id == task["task_id"]
         assert list(landed.iter_rows()) == sandbox.control.true_rows(task["task_id"])
 
-    def test_the_folder_of_a_source_is_called_as_the_source(
+    def test_a_folder_is_called_as_its_source(
         self, task: Task, other: Task, destination: str, said: Said
     ) -> None:
         result = transfer(destination, sources=["shop SEARCH", other["task_id"]])
@@ -233,9 +227,7 @@ class TestWithoutAFile:
         monkeypatch.delenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS")
 
     @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
-    def test_what_the_service_does_not_know_may_be_a_name(
-        self, send: Callable[[str], Any], destination: str
-    ) -> None:
+    def test_an_unknown_id_may_be_a_name(self, send: Callable[[str], Any], destination: str) -> None:
         hint = (
             "If 'Shop search' is a name, operators, sensors and commands need the file of collection tasks "
             "that has it: set `[webcollect] collection_tasks`, or use the id."

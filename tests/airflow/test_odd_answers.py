@@ -26,9 +26,7 @@ from tests.interruption import PATIENCE
 pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 
 
-def test_of_several_tasks_one_that_has_ended_is_enough_though_another_cannot_be_read(
-    sandbox: Sandbox, set_connection: Connect
-) -> None:
+def test_an_unreadable_status_holds_up_no_other(sandbox: Sandbox, set_connection: Connect) -> None:
     unreadable = sandbox.control.add_task(lots=[1])["task_id"]
 
     def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
@@ -51,7 +49,7 @@ def test_of_several_tasks_one_that_has_ended_is_enough_though_another_cannot_be_
 
 
 @pytest.mark.parametrize("kind", ["task", pytest.param("subtask", marks=pytest.mark.at_night)])
-def test_what_one_response_leaves_out_does_not_fail_a_rescheduled_sensor(
+def test_one_incomplete_response_fails_no_sensor(
     sandbox: Sandbox, set_connection: Connect, kind: str
 ) -> None:
     task_id = sandbox.control.add_task(state="Extracting", subtasks=2)["task_id"]

@@ -111,9 +111,7 @@ class TestQuery:
         assert file.read_text() == "of an earlier run"
         assert list(tmp_path.iterdir()) == [file]
 
-    def test_days_that_are_too_old_fail_when_the_task_runs_not_when_the_dag_is_parsed(
-        self, sandbox: Sandbox
-    ) -> None:
+    def test_days_that_are_too_old_fail_when_the_task_runs(self, sandbox: Sandbox) -> None:
         with pytest.raises(AirflowFailException, match="only the latest 3 months can be queried"):
             query(start="2020-01-01", end="2020-01-02")
         assert sandbox.control.requests(PATH) == []
@@ -172,9 +170,7 @@ class TestCheck:
         serve()
         assert check(max_volume=0, max_cost=0)["violations"] == []
 
-    def test_tasks_are_held_to_it_by_themselves_also_those_that_did_not_run(
-        self, serve: Callable[..., None]
-    ) -> None:
+    def test_each_task_is_checked_even_one_that_did_not_run(self, serve: Callable[..., None]) -> None:
         serve({"taskId": "a", **volume(50)}, {"taskId": "b", **volume(51)})
         checked = check(max_volume=50, per_task=True, on_violation="warn")
         assert {task: metrics["volume"] for task, metrics in checked["tasks"].items()} == {"a": 50, "b": 51}

@@ -160,9 +160,7 @@ class TestWaiting:
 
 
 @pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=10_000, stale_seconds=2, speed=20)
-def test_a_run_that_ends_before_the_start_is_not_the_one_that_was_started(
-    sandbox: Sandbox, set_connection: Connect
-) -> None:
+def test_a_run_that_ends_before_the_start_does_not_count(sandbox: Sandbox, set_connection: Connect) -> None:
     starter = starter_of(sandbox, sandbox.control.add_task(state="Extracting"))
     sandbox.control.configure(run_seconds=4)
 
@@ -184,7 +182,7 @@ def test_a_run_that_ends_before_the_start_is_not_the_one_that_was_started(
 @pytest.mark.parametrize(
     ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "drop", "done": True}, 2)]
 )
-def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
+def test_a_slow_start_does_not_make_the_run_before_count(
     sandbox: Sandbox, starter: Starter, fault: dict[str, Any], tries: int
 ) -> None:
     # a status counts in any case after STATUS_DELAY seconds: by this clock, the start took longer
@@ -197,7 +195,7 @@ def test_the_time_that_the_start_took_does_not_make_the_run_before_count(
 
 class TestCrashes:
     @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow cannot remember it")
-    def test_a_retry_joins_the_run_that_an_earlier_try_started_also_once_it_has_ended(
+    def test_a_retry_joins_a_run_that_has_ended_meanwhile(
         self,
         sandbox: Sandbox,
         starter: Starter,
@@ -218,7 +216,7 @@ class TestCrashes:
         assert len(run.xcoms["start"]["started"]) == 3
 
     @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
-    def test_a_start_without_a_response_is_sent_again_by_a_retry_only_if_it_was_lost_on_the_way(
+    def test_a_retry_repeats_only_a_start_that_had_no_effect(
         self, sandbox: Sandbox, starter: Starter, done: bool, sent: int
     ) -> None:
         sandbox.control.fail(START, kind="drop", done=done)
@@ -244,7 +242,7 @@ class TestCrashes:
 
         return retry
 
-    def test_a_start_that_took_effect_and_is_not_shown_yet_is_not_sent_again(
+    def test_a_start_not_shown_yet_is_not_sent_again(
         self, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
         # neither the status nor the sub-tasks show it at the first two looks
@@ -258,7 +256,7 @@ class TestCrashes:
         assert retry(clock=quick_clock(on_sleep=show))["started"] == starter.ids
         assert (len(sleeps), starter.sent()) == (2, 1)
 
-    def test_a_response_from_before_is_not_taken_for_a_start_that_took_effect(
+    def test_an_outdated_response_is_no_sign_of_a_start(
         self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
         # as another server of the service may answer, which has not seen the latest run yet
@@ -266,7 +264,7 @@ class TestCrashes:
         assert starter.sent() == 1
 
     @pytest.mark.parametrize("again", [False, True])
-    def test_a_start_that_joined_a_run_and_may_have_ended_is_not_repeated_unless_asked_for(
+    def test_a_start_that_joined_a_run_is_repeated_only_if_asked_for(
         self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]], again: bool
     ) -> None:
         sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
@@ -281,7 +279,7 @@ class TestCrashes:
 
         assert starter.sent() == 1 + again
 
-    def test_the_end_of_the_run_that_it_joined_does_not_show_that_it_took_effect(
+    def test_the_end_of_a_joined_run_is_no_sign_of_the_start(
         self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
         sandbox.control.configure(run_seconds=10_000, stale_seconds=0, counted_runs="ended")
@@ -290,7 +288,7 @@ class TestCrashes:
         assert (result["started"], starter.sent()) == (starter.ids, 2)
 
     @pytest.mark.parametrize("interrupted", [False, True])
-    def test_somebody_elses_start_is_not_taken_for_one_that_had_no_effect(
+    def test_somebody_elses_start_is_not_taken_for_its_own(
         self, sandbox: Sandbox, starter: Starter, interrupted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sandbox.control.configure(run_seconds=10_000)
@@ -323,9 +321,7 @@ class TestCrashes:
         assert states <= {"Waiting", "Sent", "Extracting"}
         assert options["store"] == {}
 
-    def test_after_an_unknown_outcome_nothing_is_sent_again_or_remembered(
-        self, sandbox: Sandbox, starter: Starter
-    ) -> None:
+    def test_after_an_unknown_outcome_nothing_is_repeated(self, sandbox: Sandbox, starter: Starter) -> None:
         sandbox.control.fail(START, kind="drop", done=True)
         store = Store()
         with pytest.raises(AirflowFailException, match=f"The status of task {starter.task_id} shows whether"):
@@ -352,7 +348,7 @@ class TestClearing:
 
     @pytest.mark.parametrize("is_kept", [True, False])
     @pytest.mark.parametrize("goes_on", [True, False])
-    def test_after_a_failed_wait_it_starts_nothing_that_still_goes_on(
+    def test_after_a_failed_wait_it_joins_what_still_goes_on(
         self,
         sandbox: Sandbox,
         starter: Starter,
@@ -378,7 +374,7 @@ class TestClearing:
         assert len(result["already_active" if goes_on else "started"]) == 3
         assert (result["status"]["executed_times"], starter.sent()) == ((2, 1) if goes_on else (3, 2))
 
-    def test_a_mapped_task_does_not_take_the_start_of_another_with_its_index(
+    def test_a_mapped_task_does_not_take_the_start_of_another(
         self, sandbox: Sandbox, starter: Starter
     ) -> None:
         # a task that is cleared while it runs keeps its `max_tries`
@@ -432,7 +428,7 @@ class TestAnApiKeyAlone:
 
     @pytest.mark.parametrize("again", [False, True])
     @pytest.mark.parametrize("lost", ["the response", "the process"])
-    def test_a_start_of_unknown_outcome_is_not_repeated_unless_asked_for(
+    def test_an_unknown_outcome_is_repeated_only_if_asked_for(
         self, sandbox: Sandbox, starter: Starter, given: dict[str, Any], lost: str, again: bool
     ) -> None:
         store, tries = Store(), 1
@@ -451,7 +447,7 @@ class TestAnApiKeyAlone:
 
         assert (starter.sent(), store) == (sent, {})
 
-    def test_a_start_without_a_look_is_not_waited_for_either_once_there_is_a_token(
+    def test_a_start_of_the_key_is_not_waited_for_with_a_token(
         self, sandbox: Sandbox, starter: Starter, set_connection: Connect
     ) -> None:
         set_connection()
@@ -460,7 +456,7 @@ class TestAnApiKeyAlone:
             starter.start(store=store)
         assert sandbox.control.requests() == []
 
-    def test_a_start_without_a_look_that_took_effect_is_known_to_a_retry(
+    def test_a_retry_knows_a_start_of_the_key_that_took_effect(
         self, sandbox: Sandbox, starter: Starter, given: dict[str, Any]
     ) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
@@ -524,7 +520,7 @@ class TestSeveral:
             sandbox, [sandbox.control.add_task(lots=[10], subtasks=2)["task_id"] for _ in range(3)]
         )
 
-    def test_each_is_started_once_and_a_sensor_waits_for_all(
+    def test_each_is_started_and_waited_for(
         self, starters: Starters, configure_tasks: Callable[..., Any]
     ) -> None:
         first, second, third = starters.ids
@@ -560,7 +556,7 @@ class TestSeveral:
         starters.start([*starters.ids, *more])
         assert (starters.sent(STATUS), starters.sent()) == (2, 25)
 
-    def test_if_one_fails_the_others_are_started_and_the_error_names_it(self, starters: Starters) -> None:
+    def test_if_one_fails_the_others_start_and_it_is_named(self, starters: Starters) -> None:
         first, _, last = starters.ids
         with pytest.raises(
             AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: get_subtasks: "
@@ -601,9 +597,7 @@ class TestSeveral:
         assert starters.runs() == [2, 1, 2]
 
     @pytest.mark.parametrize("again", [False, True])
-    def test_after_a_lost_response_the_others_are_started_and_nothing_is_started_twice(
-        self, sandbox: Sandbox, starters: Starters, again: bool
-    ) -> None:
+    def test_lost_responses_start_none_twice(self, sandbox: Sandbox, starters: Starters, again: bool) -> None:
         sandbox.control.fail(START, kind="drop", done=True, after=1)
         if again:
             results = starters.start(tries=2, retry_unknown_outcome=True, clock=quick_clock())
@@ -615,7 +609,7 @@ class TestSeveral:
         assert (starters.runs(), starters.sent()) == ([2, 2, 2], 3)
 
     @pytest.mark.usefixtures("no_pauses")
-    def test_while_the_service_is_down_it_does_not_try_hundreds(
+    def test_it_does_not_try_hundreds_while_the_service_is_down(
         self, sandbox: Sandbox, starters: Starters
     ) -> None:
         more = [sandbox.control.add_task()["task_id"] for _ in range(2)]
@@ -629,7 +623,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("is_stored", [False, True])
     @pytest.mark.parametrize("number", range(6))
-    def test_killed_at_any_moment_and_retried_it_starts_each_once(
+    def test_killed_and_retried_it_starts_each_once(
         self, starters: Starters, number: int, is_stored: bool
     ) -> None:
         store = KilledAt(number, is_stored=is_stored)
@@ -640,9 +634,7 @@ class TestSeveral:
         assert [len(result["started"]) for result in results] == [2, 2, 2]
         assert (starters.runs(), starters.sent(), store) == ([2, 2, 2], 3, {})
 
-    def test_all_that_may_have_been_sent_are_looked_for_together(
-        self, sandbox: Sandbox, starters: Starters
-    ) -> None:
+    def test_all_unknown_starts_are_looked_for_together(self, sandbox: Sandbox, starters: Starters) -> None:
         store, sleeps = Store(), list[None]()
         operator = WebCollectStartSubTasksOperator(
             task_id="start", collection_task_ids=[*starters.ids, "gone"]

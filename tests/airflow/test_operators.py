@@ -88,7 +88,7 @@ def test_each_does_the_same_for_ids_and_for_names_of_the_file(
     [str, "file://{}".format, lambda path: ObjectStoragePath(f"file://{path}")],
     ids=["path", "URL", "object"],
 )
-def test_urls_are_replaced_by_those_of_a_file(
+def test_urls_are_replaced_by_a_file(
     sandbox: Sandbox, task: Task, tmp_path: Path, kind: Callable[[Path], Any]
 ) -> None:
     urls = ["https://shop.example/1", "https://shop.example/2"]
@@ -136,9 +136,7 @@ class TestTasksAndGroups:
         assert "Deleting tasks (2): a, b" in log
         assert f"Deleting task groups (2): {groups[0]}, {groups[1]}" in log
 
-    def test_properties_may_be_pairs_and_the_log_tells_append_from_replace(
-        self, task: Task, said: Said
-    ) -> None:
+    def test_properties_may_be_pairs_and_the_log_tells_appending(self, task: Task, said: Said) -> None:
         loop, _, text = (step["action_id"] for step in task["actions"])
         entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["a"]}
         step = {"action_type": "EnterTextAction", "action_id": text}
@@ -214,9 +212,7 @@ class TestUpdatesOfSeveralTasks:
         ]
         assert self.values(sandbox, updates) == [["a", "b"]] * 2
 
-    def test_if_one_fails_the_others_are_set_and_the_error_names_it(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]]
-    ) -> None:
+    def test_if_one_fails_the_others_are_set(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> None:
         gone = {**updates[0], "collection_task_id": "gone"}
         with pytest.raises(AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: "):
             self.update([updates[0], gone, updates[1]])
@@ -245,7 +241,7 @@ class TestUpdatesOfSeveralTasks:
 
 
 class TestMeaningOfResults:
-    def test_partial_failures_fail_skip_or_are_ignored_and_always_told(self, task: Task, said: Said) -> None:
+    def test_partial_failures_are_logged_whatever_they_do(self, task: Task, said: Said) -> None:
         def copy(choice: Literal["fail", "skip", "ignore"]) -> Any:
             ids = {"collection_task_ids": [task["task_id"], "gone", "lost"], "task_group_ids": [GROUP]}
             return execute(WebCollectCopyTasksOperator(task_id="copy", on_partial_failure=choice, **ids))
@@ -286,9 +282,7 @@ class TestMeaningOfResults:
             with pytest.raises(AirflowFailException, match=message):
                 execute(operator)
 
-    def test_what_generators_give_is_sent_though_the_dag_checks_it_first(
-        self, sandbox: Sandbox, task: Task
-    ) -> None:
+    def test_values_of_generators_are_sent(self, sandbox: Sandbox, task: Task) -> None:
         loop = task["actions"][0]["action_id"]
         entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
         with make_dag():
@@ -309,7 +303,7 @@ class TestMeaningOfResults:
             (WebCollectDeleteTaskGroupsOperator, "task_group_ids"),
         ],
     )
-    def test_an_empty_deletion_is_an_error_unless_it_is_expected(
+    def test_an_unexpected_empty_deletion_fails(
         self, sandbox: Sandbox, operator: type[Any], name: str
     ) -> None:
         arguments = {"task_id": "delete", name: "{{ params.found }}"}
@@ -353,7 +347,7 @@ class TestRefreshToken:
         """Execute the operator and return its result."""
         return dict(execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments)))
 
-    def test_a_young_token_is_kept_unless_it_is_to_be_renewed_in_any_case(self, sandbox: Sandbox) -> None:
+    def test_a_young_token_is_kept_unless_renewal_is_forced(self, sandbox: Sandbox) -> None:
         results = [self.renew(), self.renew(), self.renew(renew_after=0)]
         assert [result["renewed"] for result in results] == [True, False, True]
         expires_at = datetime.fromisoformat(results[0]["expires_at"])
@@ -370,7 +364,7 @@ class TestRefreshToken:
         assert sandbox.refresh_token not in f"{said()} {failed.value}"
 
     @pytest.mark.parametrize("extra", [{"api_key": "key"}, {"access_token": "token"}], ids=["key", "token"])
-    def test_a_connection_that_can_obtain_no_token_says_so_and_sends_nothing(
+    def test_a_connection_that_can_get_no_token_says_so(
         self, sandbox: Sandbox, set_connection: Connect, extra: Any, said: Said
     ) -> None:
         set_connection(extra=extra)
@@ -399,9 +393,7 @@ class TestErrors:
     """How operators fail: refusals, lost answers, timeouts, workers that are shut down."""
 
     @each(ONE_CALL)
-    def test_codes_of_the_contract_and_plans_that_are_too_low_fail_without_retries(
-        self, scene: Scene, operation: Operation
-    ) -> None:
+    def test_permanent_errors_fail_without_retries(self, scene: Scene, operation: Operation) -> None:
         name = operation.name
         is_app = name == "deprecate_data_app"
         causes = [(401 if is_app else 400, code, "") for code in ERRORS[name][:1]]
@@ -417,7 +409,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("done", [False, True])
     @each(ONE_CALL)
-    def test_a_lost_answer_is_asked_for_again_only_where_the_outcome_may_be_repeated(
+    def test_a_lost_answer_is_asked_for_again_if_safe(
         self, scene: Scene, operation: Operation, done: bool
     ) -> None:
         assert (operation.call(scene).retry is Retry.ONLY_IF_UNSENT) is bool(operation.doubt)
@@ -432,9 +424,7 @@ class TestErrors:
         assert operation.then is None or bool(operation.then(scene)) is (done or not operation.doubt)
 
     @each(UNSAFE)
-    def test_a_timeout_that_interrupts_one_counts_as_an_unknown_outcome(
-        self, scene: Scene, operation: Operation
-    ) -> None:
+    def test_an_interrupting_timeout_is_an_unknown_outcome(self, scene: Scene, operation: Operation) -> None:
         with pytest.raises(AirflowFailException) as failed:
             execute_interrupted(scene, operation)
         operation.check(scene)
@@ -443,16 +433,12 @@ class TestErrors:
         assert f"{scene.fill(operation.doubt)} Clear the task" in said
 
     @pytest.mark.parametrize("operation", [COPY, READ], ids=["copy", "read"])
-    def test_a_timeout_leaves_to_retries_what_may_be_repeated(
-        self, scene: Scene, operation: Operation
-    ) -> None:
+    def test_a_timeout_leaves_safe_ones_to_retries(self, scene: Scene, operation: Operation) -> None:
         with pytest.raises(AirflowTaskTimeout):
             execute_interrupted(scene, operation, retry_unknown_outcome=True)
 
     @each([operation for operation in UNSAFE if operation in ONE_CALL])
-    def test_a_rate_limit_is_waited_out_even_where_repeating_is_not_safe_and_retries_can_be_asked_for(
-        self, scene: Scene, operation: Operation
-    ) -> None:
+    def test_unsafe_ones_may_wait_and_be_retried(self, scene: Scene, operation: Operation) -> None:
         scene.control.fail(PATHS[operation.name], status=429, code="TooManyRequests")
         execute(operation.make_operator(scene))
         assert operation.received(scene) == 2
@@ -460,9 +446,7 @@ class TestErrors:
         execute(operation.make_operator(scene, retry_unknown_outcome=True), tries=2)
         assert operation.received(scene) == 4
 
-    def test_a_worker_that_is_shut_down_makes_no_second_copy(
-        self, scene: Scene, after_requests: Callable[..., None]
-    ) -> None:
+    def test_a_shutdown_makes_no_second_copy(self, scene: Scene, after_requests: Callable[..., None]) -> None:
         with make_dag() as dag:
             COPY.make_operator(scene, **RETRIES)
         # on Airflow 3 the task goes on

@@ -224,7 +224,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class TestLandings:
-    def test_runs_are_shown_oldest_first_and_not_more_than_a_strip_can_hold(self, events: Events) -> None:
+    def test_the_latest_runs_are_shown_the_oldest_first(self, events: Events) -> None:
         # though it has stopped long ago
         events.add(*range(MOST_RUNS + 5), ended=NOW - DAY * 400)
         # events of others on the asset take no place
@@ -260,7 +260,7 @@ class TestLandings:
         events.add_event(extra)
         assert events.read() == []
 
-    def test_of_too_many_series_those_in_trouble_and_the_newest_are_shown(
+    def test_of_too_many_series_trouble_comes_first(
         self, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(landings, "MOST_SERIES", most := 6)
@@ -283,7 +283,7 @@ class TestLandings:
         data = read({lands.dag_id, paused.dag_id})
         assert [series["dag_id"] for series in data["series"]] == [lands.dag_id]
 
-    def test_of_very_many_series_it_is_decided_once_a_minute_which_are_shown(
+    def test_very_many_series_are_chosen_once_a_minute(
         self, events: Events, monkeypatch: pytest.MonkeyPatch, clock: Clock
     ) -> None:
         monkeypatch.setattr(landings, "MANY_SERIES", 2)
@@ -348,7 +348,7 @@ class TestLandings:
             events.add_event(landed_a(**told))
         assert [run.get("changes") for run in events.runs()] == [None, None, counts]
 
-    def test_each_run_has_its_logical_date_its_commit_and_manifests_that_differ(self, events: Events) -> None:
+    def test_each_run_has_its_date_its_commit_and_other_manifests(self, events: Events) -> None:
         first = landed(manifest="s3://bucket/1/_manifest.json", commit=7)
         events.add_event(first, NOW - DAY, source_run_id="first")
         events.add_run("first", logical_date=NOW)
@@ -361,7 +361,7 @@ class TestLandings:
         assert events.one()["manifests"] == ["s3://bucket/2/_manifest.json"]
 
     @pytest.mark.parametrize(("silence", "marks"), [(1.9, []), (2.1, ["late"])])
-    def test_a_landing_is_late_after_twice_its_usual_interval_if_its_dag_is_at_work(
+    def test_a_landing_is_late_after_two_intervals(
         self, events: Events, silence: float, marks: list[str]
     ) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * silence)
@@ -377,16 +377,14 @@ class TestLandings:
             assert values == (None, [], facts["is_paused"])
 
     @pytest.mark.parametrize("run_type", ["manual", "backfill"])
-    def test_runs_that_somebody_has_started_do_not_tell_when_the_next_is_to_come(
-        self, events: Events, run_type: str
-    ) -> None:
+    def test_manual_runs_do_not_tell_when_the_next_is_expected(self, events: Events, run_type: str) -> None:
         for index in range(6):
             events.add(1, source_run_id=f"run {index}", ended=NOW - DAY * (15 - index))
             events.add_run(f"run {index}", run_type)
         assert (events.one()["expected_at"], events.marks()) == (None, [])
 
     @pytest.mark.parametrize(("days", "marks", "next_day"), [(8, ["late"], 7), (0.5, [], 0)])
-    def test_a_run_that_somebody_has_started_does_not_end_the_schedule(
+    def test_a_manual_run_ends_no_schedule(
         self, events: Events, days: float, marks: list[str], next_day: int
     ) -> None:
         events.add(1, 1, 1, 1, 1, 1, ended=NOW - DAY * 9)
@@ -403,7 +401,7 @@ class TestLandings:
             ({}, [("a", None, None), ("b", None, None)]),
         ],
     )
-    def test_several_sources_are_shown_with_their_tasks_rows_and_commits(
+    def test_each_source_has_its_task_its_rows_and_its_commit(
         self, events: Events, details: dict[str, Any], facts: list[tuple[Any, ...]]
     ) -> None:
         events.add_event(several(**details))
@@ -413,7 +411,7 @@ class TestLandings:
         assert series["runs"][0]["commit"] is None
         assert series["manifests"] == ["a/_manifest.json", "b/_manifest.json"]
 
-    def test_one_of_many_sources_that_brings_no_rows_or_odd_ones_is_seen(self, events: Events) -> None:
+    def test_one_of_many_sources_without_rows_is_seen(self, events: Events) -> None:
         def add(*rows: int, at: datetime.datetime) -> None:
             tasks = ["a", "b", "c"]
             sources = {"collection_task_ids": tasks, "manifests": tasks, "source_rows": rows}
@@ -475,9 +473,7 @@ class TestRetiredLandings:
         assert (events.marks(), events.one()["retired"]) == ([], "the task no longer has the index")
 
     @pytest.mark.parametrize("place", [{"source_task_id": "new"}, {"source_map_index": 2}])
-    def test_what_has_landed_since_the_newest_run_ended_has_not_retired(
-        self, events: Events, place: dict[str, Any]
-    ) -> None:
+    def test_what_landed_since_has_not_retired(self, events: Events, place: dict[str, Any]) -> None:
         self.end_run(events, "land", 0, 1, at=NOW - DAY)
         events.add_event(landed_a(), NOW, **place)
         assert events.one()["retired"] is None
@@ -502,7 +498,7 @@ class TestRetiredLandings:
         (found,) = events.read(search=events.asset.name)
         assert found["retired"] == told[events.asset.uri]
 
-    def test_many_that_were_overdue_take_no_place_of_what_still_lands(
+    def test_overdue_ones_take_no_place_of_others(
         self, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(landings, "MOST_SERIES", 2)
@@ -531,9 +527,7 @@ class TestChecks:
         ("states", "marks"),
         [(["failed"], ["checks"]), (["warning"], ["checks"]), (["passed", "skipped"], []), ([], [])],
     )
-    def test_what_the_newest_rows_have_not_passed_is_a_mark(
-        self, events: Events, states: list[str], marks: list[str]
-    ) -> None:
+    def test_failed_checks_are_a_mark(self, events: Events, states: list[str], marks: list[str]) -> None:
         events.add_event(landed_a(checks=[outcome()]), NOW - DAY)
         events.add_event(landed_a(checks=[outcome(state=state) for state in states]))
         assert events.marks() == marks
@@ -543,7 +537,7 @@ class TestChecks:
         events.add_run("broken", end_date=NOW)
         assert events.marks() == ["failed"]
 
-    def test_of_many_failed_checks_some_are_told_in_short_the_failed_ones_first(self, events: Events) -> None:
+    def test_of_many_checks_the_failed_ones_are_told_first(self, events: Events) -> None:
         names = (f"columns.{n}.filled" for n in ["c" * 5_000, *range(5)])
         checks = [outcome("new_columns", "warning"), *map(outcome, names), {"check": "of another version"}]
         events.add_event(landed_a(checks=checks))
@@ -553,13 +547,11 @@ class TestChecks:
         assert len(source["checks"][0]["text"]) == 300
 
     @pytest.mark.parametrize("at", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-    def test_quarantined_rows_of_a_time_that_no_database_has_are_told(self, events: Events, at: str) -> None:
+    def test_quarantined_rows_may_have_any_time(self, events: Events, at: str) -> None:
         events.add_event(landed_a(waiting=[{**rows_waiting(7, NOW), "at": at}]))
         assert [told["ended_at"] for told in events.one()["quarantines"]] == [at]
 
-    def test_quarantined_rows_are_told_until_somebody_decides_however_old_they_are(
-        self, events: Events
-    ) -> None:
+    def test_quarantined_rows_are_told_until_somebody_decides(self, events: Events) -> None:
         events.add_run("old")
         old = {**rows_waiting(7, NOW - DAY * 400), "dag_id": events.dag_id, "run_id": "old"}
         # no run that is shown has quarantined them, and the newest event of the landing says that they wait
@@ -576,9 +568,7 @@ class TestChecks:
         events.add_event(landed_a(waiting=[rows_waiting(7, NOW)]))
         assert [told["is_known"] for told in events.one()["quarantines"]] == [False]
 
-    def test_each_of_several_sources_has_its_own_and_all_its_quarantined_commits(
-        self, events: Events
-    ) -> None:
+    def test_each_source_has_its_own_quarantined_commits(self, events: Events) -> None:
         for _ in range(4):
             events.add_event(several(rows=60, source_rows=[30, 30]), NOW - DAY)
         checks = [[outcome(state="warning")], [outcome()]]
@@ -594,7 +584,7 @@ class TestChecks:
         (told_rows,) = events.one()["quarantines"]
         assert (told_rows["waiting"], told_rows["rows"]) == (places, 60)
 
-    def test_a_run_whose_rows_are_quarantined_is_neither_empty_nor_odd(self, events: Events) -> None:
+    def test_a_quarantined_run_is_neither_empty_nor_odd(self, events: Events) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
         bad = {"quarantined_rows": 100, "quarantined": [5], "checks": [outcome()], "usual_rows": 100}
         events.add_event(landed_a(rows=0, **bad), NOW - DAY / 2)
@@ -603,9 +593,7 @@ class TestChecks:
         assert events.marks() == ["empty"]
 
     @pytest.mark.parametrize("state", ["warning", "failed"])
-    def test_a_run_of_which_single_rows_are_quarantined_is_judged_by_those_that_landed(
-        self, events: Events, state: str
-    ) -> None:
+    def test_with_single_quarantined_rows_the_landed_ones_count(self, events: Events, state: str) -> None:
         events.add(100, 100, 100, 100, ended=NOW - DAY)
         single = {"quarantined_rows": 3, "quarantined": [5], "checks": [outcome(state=state)]}
         events.add_event(landed_a(rows=900, usual_rows=100, **single))
@@ -631,9 +619,7 @@ class TestColumns:
         assert (price["name"], price["shares"], price["rows"]) == ("price", [0.98, 0.5], [30, 30])
         assert (title["name"], title["shares"], title["checks"]) == ("title", [1.0, 1.0], {})
 
-    def test_those_with_failed_checks_come_first_then_those_that_have_changed_most(
-        self, events: Events
-    ) -> None:
+    def test_failed_checks_come_first_then_the_greatest_changes(self, events: Events) -> None:
         shares = {"same": 1.0, "slightly": 0.9, "checked": 1.0, "much": 0.1}
         self.add(events, dict.fromkeys(shares, 1.0))
         names = ("columns.checked.unique", "columns.no_row_has_it.present", "rows.min")
@@ -731,7 +717,7 @@ class TestActivity:
         assert work["running"] == []
         assert self.read(events.dag_id, NOW + DAY * 7.1)["failures"] == []
 
-    def test_a_failure_that_a_later_run_has_made_good_is_shown_for_a_day(self, events: Events) -> None:
+    def test_a_recovered_failure_is_shown_for_a_day(self, events: Events) -> None:
         events.add_run("long before", end_date=NOW - DAY * 2)
         events.add_run("good", state="success", end_date=NOW - DAY)
         events.add_run("before", end_date=NOW - DAY / 2)
@@ -741,9 +727,7 @@ class TestActivity:
         (failure,) = self.read(events.dag_id)["failures"]
         assert (failure["run_id"], failure["recovered_at"]) == ("before", NOW.isoformat())
 
-    def test_of_too_many_failures_the_open_ones_are_shown_and_counted(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_open_failures_are_shown_first(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(activity, "MOST_TASKS", 2)
         events.add_run("recovered", end_date=NOW - DAY / 2)
         events.add_run("good", state="success", end_date=NOW)
@@ -776,9 +760,7 @@ class TestActivity:
         events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
         assert [task["collection_task_ids"] for task in self.read(events.dag_id)["running"]] == [ids]
 
-    def test_a_lower_limit_of_airflow_is_no_id_either(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_airflows_limit_may_be_lower(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW__CORE__MAX_TEMPLATED_FIELD_LENGTH", "100")
         events.add_run(
             "run", arguments=stored({"collection_task_ids": IDS}), state="deferred", start_date=NOW
@@ -854,7 +836,7 @@ def tasks_by_id(parts: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 class TestService:
-    def test_it_equals_what_the_service_says_and_of_the_token_its_age_alone(
+    def test_it_says_what_the_service_says_and_shows_no_token(
         self, view: ServiceView, hook: WebCollectHook, sandbox: Sandbox, events: Events
     ) -> None:
         task = sandbox.control.add_task(lots=[30], subtasks=3)
@@ -884,7 +866,7 @@ class TestService:
             assert part["unanswered_since"] is None  # it has not been asked
         assert sandbox.control.requests("/token") == []
 
-    def test_the_service_is_asked_again_only_when_values_are_old(
+    def test_it_is_asked_again_for_old_values(
         self, view: ServiceView, sandbox: Sandbox, clock: Clock
     ) -> None:
         def asked() -> tuple[int, int]:
@@ -935,7 +917,7 @@ class TestService:
         capacity = view.read(EVERYTHING)["capacity"]
         assert (capacity["problem"], capacity["unanswered_since"]) == (None, None)
 
-    def test_a_response_that_does_not_come_is_given_up_before_the_connection_s_timeout(
+    def test_a_missing_response_is_given_up_early(
         self, view: ServiceView, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(webcollect, "READING_TIMEOUT", 0.3)
@@ -955,9 +937,7 @@ class TestService:
         assert capacity["unanswered_since"]
         answered.set()
 
-    def test_what_is_no_id_is_not_asked_for(
-        self, view: ServiceView, sandbox: Sandbox, events: Events
-    ) -> None:
+    def test_no_other_text_is_asked_for(self, view: ServiceView, sandbox: Sandbox, events: Events) -> None:
         arguments = {"collection_task_ids": IDS, "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
         events.add_event(landed(collection_task_id="{{ conn.other.password }}"))
@@ -995,7 +975,7 @@ class TestService:
         rows = [result["days"]["value"]["days"][0]["rows"] for result in (parts, everything)]
         assert rows[0] < rows[1]
 
-    def test_tasks_that_the_service_is_not_asked_for_are_counted_for_whom_they_are_of(
+    def test_tasks_left_out_are_counted_for_those_who_may_see_them(
         self, view: ServiceView, sandbox: Sandbox, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "MOST_TASKS", 1)
@@ -1019,7 +999,7 @@ class TestService:
 class TestNames:
     """Names of collection tasks: those that events and arguments have, and those of the deployment's file."""
 
-    def test_landings_have_those_of_their_events_the_newest_ones(
+    def test_landings_have_the_newest_of_their_events(
         self, events: Events, configure_tasks: Configure
     ) -> None:
         configure_tasks("- id: b\n  name: not read for landings\n")
@@ -1029,9 +1009,7 @@ class TestNames:
         other.add_event(landed_a(collection_task_name="of another DAG"))
         assert read({events.dag_id})["names"] == {"a": "Prices"}
 
-    def test_quarantined_rows_of_a_source_that_lands_elsewhere_by_now_have_its_name(
-        self, events: Events
-    ) -> None:
+    def test_quarantined_rows_keep_the_name_of_their_source(self, events: Events) -> None:
         events.add_event(landed_a(collection_task_name="Prices", waiting=[rows_waiting(1, NOW)]))
         events.add_event(landed(collection_task_id="b", manifest="s3://bucket/b/_manifest.json"))
         data = read({events.dag_id})
@@ -1039,9 +1017,7 @@ class TestNames:
         assert quarantined["waiting"][0]["collection_task_id"] == "a"
         assert data["names"] == {"a": "Prices"}
 
-    def test_tasks_at_work_and_failures_have_those_of_their_arguments(
-        self, events: Events, configure_tasks: Configure
-    ) -> None:
+    def test_tasks_at_work_have_those_of_arguments(self, events: Events, configure_tasks: Configure) -> None:
         configure_tasks(f"- id: {IDS[0]}\n  name: of the deployment\n")
         names = {task_id: f"Shop {index}" for index, task_id in enumerate(IDS)}
         for run_id, ids in (("one", IDS[:1]), ("cut", IDS)):
@@ -1073,7 +1049,7 @@ class TestNames:
             assert shown_task["collection_task_ids"] == [demo.TASK_ID]
         assert work["names"] == {demo.TASK_ID: "Prices"}
 
-    def test_one_that_is_waited_for_by_name_is_asked_for_by_its_id_and_shown_with_its_progress(
+    def test_a_wait_by_name_is_shown_with_its_progress(
         self, view: ServiceView, sandbox: Sandbox, events: Events, configure_tasks: Configure
     ) -> None:
         task = str(uuid.uuid4())  # no asset and no landing of another test names it
@@ -1086,7 +1062,7 @@ class TestNames:
         assert shown[task]["sub_tasks_done"] in range(4)
         assert "Prices" not in shown
 
-    def test_they_go_before_those_of_the_service_for_the_tasks_that_a_person_may_see(
+    def test_names_of_events_and_the_file_precede_the_services(
         self, view: ServiceView, sandbox: Sandbox, events: Events, configure_tasks: Configure
     ) -> None:
         # the database has landings of other tests, whose sandboxes give the same ids
@@ -1101,9 +1077,7 @@ class TestNames:
         everything = view.read(EVERYTHING)["names"]
         assert (everything[own], everything[demo.TASK_ID]) == ("Prices", "of another DAG")
 
-    def test_a_file_that_is_wrong_or_not_there_fails_nothing(
-        self, events: Events, configure_tasks: Configure
-    ) -> None:
+    def test_a_wrong_or_missing_file_fails_nothing(self, events: Events, configure_tasks: Configure) -> None:
         events.add_event(landed_a())
         file = configure_tasks("- id: a\n  name: [not a name]\n")
         given = {"collection_task_id": demo.TASK_ID, "webcollect_conn_id": "webcollect_default"}

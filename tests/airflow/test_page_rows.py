@@ -148,9 +148,7 @@ class TestDecisions:
             assert (log.event, log.owner, log.run_id) == (f"webcollect_{decision}", "a user", run_id)
             assert json.loads(log.extra or "")["rows"] == 30
 
-    def test_the_audit_log_has_the_name_of_the_collection_task(
-        self, landing: Landing, events: Events
-    ) -> None:
+    def test_the_audit_log_has_the_name_of_the_task(self, landing: Landing, events: Events) -> None:
         names = {landing.task_id: "Prices"}
         waiting = quarantine(landing, events, collection_task_names=names)
         Visitor(events, "user").decide(decision="accept", **waiting)
@@ -193,7 +191,7 @@ class TestDecisions:
         assert person.decide(decision="accept", **quarantined) == (409, told)
         assert read_landing(landing.destination).manifest.commit == 2
 
-    def test_of_several_commits_only_the_one_that_was_told_is_decided_on(
+    def test_of_several_commits_only_the_named_one_is_decided(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         person = Visitor(events, "user")
@@ -208,7 +206,7 @@ class TestDecisions:
         (told,) = person.series()["quarantines"]
         assert [entry["commit"] for entry in told["waiting"]] == [1]
 
-    def test_who_may_only_read_sees_the_rows_has_no_buttons_and_decides_nothing(
+    def test_a_viewer_sees_the_rows_and_decides_nothing(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         viewer = Visitor(events, "viewer")
@@ -263,7 +261,7 @@ class TestDecisions:
 
 
 class TestEvidence:
-    def test_of_a_run_that_failed_its_checks_these_and_five_rows_are_told(
+    def test_a_failed_run_shows_its_checks_and_five_rows(
         self, landing: Landing, events: Events, quarantined: dict[str, Any]
     ) -> None:
         person = Visitor(events, "user")
@@ -278,9 +276,7 @@ class TestEvidence:
             _as_text(row[sample["columns"][0]]) for row in landing.truth()[:5]
         ]
 
-    def test_of_single_rows_each_is_told_with_the_rules_that_it_broke(
-        self, landing: Landing, events: Events
-    ) -> None:
+    def test_single_rows_are_told_with_the_rules_they_broke(self, landing: Landing, events: Events) -> None:
         landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
         which = quarantine(landing, events, **QUARANTINES_SINGLE_ROWS)
         person = Visitor(events, "user")
@@ -297,9 +293,7 @@ class TestEvidence:
         assert person.decide(decision="accept", **which) == (200, {"rows": 2})
         assert read_landing(landing.destination).manifest.rows == 30
 
-    def test_single_rows_are_told_as_such_though_the_run_landed_with_a_failed_check(
-        self, landing: Landing, events: Events
-    ) -> None:
+    def test_single_rows_are_told_also_after_a_failed_check(self, landing: Landing, events: Events) -> None:
         landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
         checks = {**QUARANTINES_SINGLE_ROWS["checks"], "rows": {"max_wrong": 0.2, "min": 99}}
         which = quarantine(landing, events, checks=checks, on_failed_checks="warn")
@@ -309,9 +303,7 @@ class TestEvidence:
         assert [check["state"] for check in told["checks"]] == ["failed", "warning"]
         assert [run["state"] for run in person.series()["runs"]] == ["landed"]
 
-    def test_rows_that_would_replace_all_others_are_told_as_such(
-        self, landing: Landing, events: Events
-    ) -> None:
+    def test_rows_that_replace_all_others_are_told(self, landing: Landing, events: Events) -> None:
         full = {"mode": "full", "if_exists": "overwrite"}
         reported(landing.destination, landing.task, **full)
         landing.grow(5)
@@ -328,7 +320,7 @@ class TestEvidence:
 
 class TestRows:
     @pytest.mark.parametrize("form", [{}, {"file_format": "csv"}, {"file_format": "parquet"}])
-    def test_five_rows_of_the_newest_run_are_shown(
+    def test_five_rows_of_the_run_are_shown(
         self, landing: Landing, events: Events, form: dict[str, str]
     ) -> None:
         reported(landing.destination, landing.task, **GROWING, **form)
@@ -377,7 +369,7 @@ def _as_text(value: Any) -> str:
 
 
 class TestLoads:
-    def test_each_table_has_what_was_loaded_last_and_what_was_left_out(
+    def test_each_table_has_its_latest_load_and_skipped_rows(
         self, landing: Landing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}

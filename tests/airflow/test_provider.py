@@ -56,7 +56,7 @@ def named_modules(*kinds: str) -> list[str]:
     return [name for entry in entries for name in entry.get("python-modules") or [entry["python-module"]]]
 
 
-def test_the_modules_that_the_provider_info_names_hold_all_that_dags_may_use() -> None:
+def test_the_provider_info_names_every_public_module() -> None:
     links = get_provider_info()["extra-links"]
     offered = set().union(*(vars(importlib.import_module(module)) for module in named_modules(*KINDS)))
     offered |= {link.rpartition(".")[2] for link in links}
@@ -145,7 +145,7 @@ def test_the_docstring_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lists_and_objects_are_rendered_as_json_and_who_works_on_one_collection_task_links_to_it(
+def test_lists_are_shown_as_json_and_tasks_linked(
     name: str,
 ) -> None:
     cls = getattr(airflow_provider_webcollect, name)
@@ -156,7 +156,7 @@ def test_lists_and_objects_are_rendered_as_json_and_who_works_on_one_collection_
     assert linked == ("collection_task_id" in cls.template_fields)
 
 
-def test_the_reference_lists_all_in_one_table_and_describes_each_once() -> None:
+def test_the_reference_lists_and_describes_each_once() -> None:
     table = re.findall(r"^\| (`WebCollect[^|]*)", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
     described = [name for _, name in DESCRIBED if re.fullmatch(r"WebCollect\w*(Operator|Sensor)", name)]
     assert sorted(re.findall(r"WebCollect\w+", "".join(table))) == sorted(NAMES)
@@ -237,7 +237,7 @@ def imported() -> SimpleNamespace:
     return SimpleNamespace(for_dags=dags, look=look, plugin=plugin)
 
 
-def test_dags_import_little_of_the_provider_and_else_nothing_but_its_parts_of_airflow_and_msgspec(
+def test_dags_import_little_of_the_provider(
     imported: SimpleNamespace,
 ) -> None:
     # what is imported decides what it costs; seconds would tell of the machine's load
@@ -268,7 +268,7 @@ def test_what_dags_use_can_be_imported_from_the_package_itself() -> None:
 @pytest.mark.parametrize(
     "module", [*named_modules(*KINDS), f"{PACKAGE}.assets", f"{PACKAGE}.landing.reader", PACKAGE]
 )
-def test_a_star_imports_what_the_reference_describes_and_nothing_else(module: str) -> None:
+def test_a_star_imports_exactly_what_the_reference_has(module: str) -> None:
     names: dict[str, Any] = {}
     exec(f"from {module} import *", names)
     del names["__builtins__"]
@@ -285,7 +285,7 @@ def test_airflows_own_look_at_the_provider_imports_nothing_heavy(imported: Simpl
 
 
 @pytest.mark.parametrize("module", [PACKAGE, f"{PACKAGE}.get_provider_info"])
-def test_the_package_and_the_provider_info_import_nothing_but_the_standard_library(module: str) -> None:
+def test_the_package_imports_the_standard_library_alone(module: str) -> None:
     code = f"import sys; before = set(sys.modules); import {module}; print(*set(sys.modules) - before)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     new = {name for name in done.stdout.split() if name.partition(".")[0] not in sys.stdlib_module_names}

@@ -81,7 +81,7 @@ def stored_token() -> StoredToken:
     return msgspec.json.decode(stored(VARIABLE), type=StoredToken)
 
 
-def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_database(
+def test_a_dag_run_needs_one_token_and_leaves_none_readable(
     connected: None, sandbox: Sandbox, task: Task, airflow_home: str
 ) -> None:
     which = {"collection_task_id": task["task_id"]}
@@ -106,9 +106,7 @@ def test_a_dag_run_needs_one_token_for_all_its_tasks_and_leaves_none_in_the_data
         assert secret not in everything
 
 
-def test_the_variable_holds_the_token_encrypted_and_that_which_says_who_renews_no_secret(
-    connected: None, sandbox: Sandbox
-) -> None:
+def test_the_variable_is_encrypted_and_its_note_has_no_secret(connected: None, sandbox: Sandbox) -> None:
     WebCollectHook().get_running_counts()
     columns = "select val, is_encrypted from variable where key = ?"
     ((value, is_encrypted),) = execute_sql(columns, VARIABLE)
@@ -151,9 +149,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
             await asyncio.sleep(0.01)
 
 
-def test_deleting_the_variable_begins_anew_with_the_connections_credential(
-    set_connection: Connect, sandbox: Sandbox, task: Task
-) -> None:
+def test_without_it_the_credential_is_used(set_connection: Connect, sandbox: Sandbox, task: Task) -> None:
     set_connection(login=sandbox.username, password=sandbox.password, extra={})
 
     def confirm() -> None:
@@ -167,7 +163,7 @@ def test_deleting_the_variable_begins_anew_with_the_connections_credential(
     assert ['"password"' in request["body"] for request in sandbox.control.requests("/token")] == [True, True]
 
 
-def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
+def test_without_variables_no_token_is_spent(
     connected: None, sandbox: Sandbox, without_variables: None
 ) -> None:
     with pytest.raises(TokenStoreUnavailable, match="the connection's token cannot be read"):
@@ -175,7 +171,7 @@ def test_where_no_variable_can_be_written_no_refresh_token_is_spent(
     assert sandbox.control.requests("/token") == []
 
 
-def test_a_variable_that_only_cannot_be_read_is_not_taken_for_none(connected: None, sandbox: Sandbox) -> None:
+def test_an_unreadable_variable_is_not_taken_for_none(connected: None, sandbox: Sandbox) -> None:
     WebCollectHook().get_running_counts()
     # what was encrypted with another key
     value = Fernet(Fernet.generate_key()).encrypt(b"a token").decode()

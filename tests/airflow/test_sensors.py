@@ -120,9 +120,7 @@ class TestInDagRuns:
         assert [run.xcoms[f"wait[{index}]"]["task_id"] for index in range(2)] == ids
         assert run.names == {"wait[0]": ids[0], "wait[1]": ids[1]}
 
-    def test_a_result_that_is_not_there_is_not_taken_for_nothing_given(
-        self, endless: Task, sandbox: Sandbox, said: Said
-    ) -> None:
+    def test_a_missing_result_is_no_argument(self, endless: Task, sandbox: Sandbox, said: Said) -> None:
         task_id = {"collection_task_id": endless["task_id"]}
         given: dict[str, tuple[str, dict[str, Any]]] = {
             "after": ("task", task_id),
@@ -150,7 +148,7 @@ class TestInDagRuns:
 
 class TestPoking:
     @pytest.mark.parametrize("kind", SENSORS)
-    def test_a_refusal_is_put_to_the_test_with_the_connection_read_again(
+    def test_after_a_refusal_the_connection_is_read_again(
         self, kind: str, finished: Any, set_connection: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         set_connection(extra={"access_token": "wrong"})
@@ -158,7 +156,7 @@ class TestPoking:
         monkeypatch.setattr("time.sleep", lambda seconds: set_connection())
         assert execute(sensor(kind, finished))
 
-    def test_a_refusal_that_comes_twice_ends_no_wait_nor_holds_the_worker_for_as_long_as_it_asks(
+    def test_two_refusals_end_no_wait_and_hold_no_worker(
         self, finished: Task, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         refusal: dict[str, Any] = {
@@ -174,7 +172,7 @@ class TestPoking:
         assert len(slept) == 2
         assert max(slept) < 10
 
-    def test_only_the_named_subtasks_are_waited_for_and_all_are_given(self, sandbox: Sandbox) -> None:
+    def test_only_named_subtasks_are_waited_for_and_all_returned(self, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(lots=[1])
         first, second = (subtask["subtask_id"] for subtask in task["subtasks"])
         sandbox.control.configure(run_seconds=10_000)
@@ -209,7 +207,7 @@ class TestPoking:
 
 
 @pytest.mark.parametrize("written", [lambda start: start, json.dumps, lambda start: [json.dumps(start)]])
-def test_what_the_start_operator_returned_is_the_baseline_of_its_task_in_any_letters(
+def test_the_result_of_a_start_is_the_baseline_of_its_task(
     written: Callable[[Any], Any],
 ) -> None:
     start = {"collection_task_id": "A-TASK", "after": {"executed_times": 3}}
@@ -260,9 +258,7 @@ class TestDeferring:
             sensor.resume_execution("execute_complete", {"event": event}, {})
 
     @pytest.mark.parametrize("default", [True, False])
-    def test_the_configuration_decides_unless_the_dag_does(
-        self, default: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_configuration_is_the_default(self, default: bool, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", str(default))
         usual: dict[str, Any] = {"task_id": "wait", "collection_task_id": "a"}
         assert WebCollectTaskStatusSensor(**usual).deferrable is default
@@ -272,7 +268,7 @@ class TestDeferring:
 class TestAfterNow:
     """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
 
-    def test_a_look_after_the_timeout_does_not_take_the_run_before_for_the_next(self, finished: Task) -> None:
+    def test_after_the_timeout_the_run_before_does_not_count(self, finished: Task) -> None:
         trigger = defer(sensor("task", finished, after="now", deferrable=True)).trigger
         trigger.began -= PATIENCE + 1  # the triggerer was down for a while
         assert asyncio.run(outcome(trigger))["outcome"] == "timeout"
@@ -315,9 +311,7 @@ class TestAfterNow:
             execute(sensor("task", finished, after="now", **MODES[mode], **options))
 
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-    def test_a_service_that_never_answers_ends_in_the_timeout(
-        self, mode: str, finished: Task, sandbox: Sandbox
-    ) -> None:
+    def test_no_answer_ends_in_the_timeout(self, mode: str, finished: Task, sandbox: Sandbox) -> None:
         sandbox.control.fail(STATUS_PATHS["task"], times=None, status=502)
         with pytest.raises(AirflowSkipException):
             execute(sensor("task", finished, after="now", timeout=0.5, soft_fail=True, **MODES[mode]))
@@ -373,9 +367,7 @@ class TestTheRunBefore:
             pytest.param(USUAL, "reschedule", marks=pytest.mark.at_night),
         ],
     )
-    def test_a_sensor_after_a_start_ends_with_that_run(
-        self, way: str, ran_once: Task, sandbox: Sandbox
-    ) -> None:
+    def test_a_sensor_after_a_start_ends_with_it(self, way: str, ran_once: Task, sandbox: Sandbox) -> None:
         with make_dag() as dag:
             sensor("task", ran_once, after=self.start(ran_once).output, poke_interval=0.02, **MODES[way])
         run = run_dag(dag)
@@ -410,9 +402,7 @@ class TestWithoutNewRows:
     LIMIT = 1.0
 
     @pytest.mark.parametrize("mode", ["poke", "deferrable"])
-    def test_while_rows_come_the_wait_goes_on_and_asks_no_more_than_otherwise(
-        self, mode: str, sandbox: Sandbox
-    ) -> None:
+    def test_while_rows_come_the_wait_goes_on(self, mode: str, sandbox: Sandbox) -> None:
         # 100 rows a second, for longer than the limit
         sandbox.control.configure(run_seconds=2.5)
         task = sandbox.control.add_task(rows=250)

@@ -139,9 +139,7 @@ class TestTogether:
             ({"destination": "lake.shops.{name}", "table_format": "iceberg"}, "lake.shops.shop_search"),
         ],
     )
-    def test_the_landing_is_called_by_the_folder_around_all(
-        self, options: dict[str, Any], destination: str
-    ) -> None:
+    def test_the_landing_has_the_common_folder(self, options: dict[str, Any], destination: str) -> None:
         group = make_group(make_dag(), collection_tasks=SHOPS[:2], **TOGETHER, **options)
         assert group.get_child_by_label("land").destination == destination
 
@@ -335,7 +333,7 @@ def test_every_option_of_an_operator_can_be_given(how: dict[str, Any]) -> None:
     ],
     ids=["storage", "iceberg", "own"],
 )
-def test_the_load_has_the_connection_of_the_landing_also_from_default_args(
+def test_the_load_has_the_connection_of_the_landing(
     how: dict[str, Any], defaults: dict[str, Any], options: dict[str, Any], conn_id: str
 ) -> None:
     shops = {"collection_tasks": SHOPS[:2]}
@@ -438,7 +436,7 @@ class TestSelection:
         ]
 
     @pytest.mark.usefixtures("configured")
-    def test_a_name_stands_for_its_entry_and_a_uuid_for_the_collection_task_alone(self) -> None:
+    def test_a_name_stands_for_its_entry_and_a_uuid_for_the_task(self) -> None:
         assert self.selected(["BÜCHER", UUID]) == [
             ("b-2", "s3://lake/B~c3~bccher", "0012"),
             (UUID, f"s3://lake/{UUID}", None),
@@ -471,7 +469,7 @@ class TestSelection:
         with pytest.raises(InvalidArgument, match=said):
             self.selected(given)
 
-    def test_one_entry_without_a_destination_may_have_that_of_the_group(self) -> None:
+    def test_one_entry_may_have_the_destination_of_the_group(self) -> None:
         own = {"id": "b", "destination": "s3://lake/own"}
         group = make_group(make_dag(), collection_tasks=["a", own], destination="s3://lake/rest")
         assert {each.get_child_by_label("land").destination for each in group.children.values()} == {
@@ -529,7 +527,7 @@ def test_what_is_wrong_is_an_import_error(how: dict[str, Any], arguments: dict[s
         make_group(make_dag(), **{**how, **arguments})
 
 
-def test_the_folder_of_an_id_does_not_depend_on_the_length_of_the_name() -> None:
+def test_a_long_name_does_not_matter_for_a_folder_of_the_id() -> None:
     tasks = [{"id": "a", "name": "商" * 29}]
     group = make_group(make_dag(), collection_tasks=tasks, destination="s3://lake/{id}", **TOGETHER)
     assert group.get_child_by_label("land").sources[0]["destination"] == "s3://lake/a"
@@ -538,9 +536,7 @@ def test_the_folder_of_an_id_does_not_depend_on_the_length_of_the_name() -> None
 @both
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("name", ["no_such_option", "task_id"])
-def test_an_option_that_an_operator_has_not_or_the_group_sets_is_refused(
-    how: dict[str, Any], step: str, name: str
-) -> None:
+def test_unknown_and_reserved_options_are_refused(how: dict[str, Any], step: str, name: str) -> None:
     options = {"load": LOAD, step: {**(LOAD if step == "load" else {}), name: "x"}}
     with pytest.raises((AirflowException, TypeError), match=name):
         make_group(make_dag(), **how, **options)
@@ -566,7 +562,7 @@ class TestRuns:
         return quick(shops, f"file://{tmp_path}/{{name}}")
 
     @both
-    def test_every_row_lands_and_is_loaded_once_also_on_day_two_and_when_the_run_is_cleared(
+    def test_every_row_lands_and_is_loaded_once(
         self,
         sandbox: Sandbox,
         shops: list[dict[str, Any]],
@@ -656,7 +652,7 @@ class TestNames:
         return quick(file, f"file://{tmp_path}/{{id}}")
 
     @both
-    def test_logs_and_results_have_the_name_wherever_they_have_the_id(
+    def test_logs_and_results_have_names_beside_ids(
         self,
         ids: dict[str, str],
         arguments: dict[str, Any],
@@ -699,7 +695,7 @@ class TestNames:
             assert page["names"] == {id_: name for name, id_ in ids.items()}
 
     @both
-    def test_errors_have_the_name_wherever_they_have_the_id(
+    def test_errors_have_names_beside_ids(
         self,
         ids: dict[str, str],
         arguments: dict[str, Any],

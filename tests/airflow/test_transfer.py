@@ -136,9 +136,7 @@ class TestManySources:
         truth = [landing.truth("000002"), *map(sandbox.control.true_rows, others)]
         assert [landed(folder) for folder in (*folders, own)] == truth
 
-    def test_one_that_fails_does_not_stop_the_others_and_only_it_is_retried(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_only_one_that_fails_is_retried(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(6)]
         sandbox.control.fail(READ, after=2, status=400, code="TaskExecuting")
         summary = transfer(destination, tries=2, sources=tasks, max_concurrency=1)
@@ -152,9 +150,7 @@ class TestManySources:
         for listed in ("uris", "objects"):
             assert summary[listed] == [name for facts in summary["sources"] for name in facts[listed]]
 
-    def test_late_rows_of_those_without_new_ones_are_waited_for_together(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_late_rows_are_waited_for_together(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[10])["task_id"] for _ in range(4)]
         options = {"sources": tasks, "max_concurrency": 1, **GROWING}
         transfer(destination, run_id="first", **options)
@@ -167,9 +163,7 @@ class TestManySources:
 
 
 class TestWhichMode:
-    def test_by_default_a_task_grows_and_a_batch_lands_once_also_side_by_side(
-        self, sandbox: Sandbox, landing: Landing
-    ) -> None:
+    def test_by_default_a_task_grows_and_a_batch_lands_once(self, sandbox: Sandbox, landing: Landing) -> None:
         other = sandbox.control.add_task(lots=[10])["task_id"]
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
         first = transfer(landing.destination, sources=[batch, other], **GROWING)
@@ -189,7 +183,7 @@ class TestWhichMode:
         assert landing.transfer(**options)["rows"] == 30
 
     @pytest.mark.parametrize(("name", "value"), [("skip_if_nothing_new", True), ("on_reset", "append")])
-    def test_what_does_not_go_with_the_batch_of_a_template_is_refused_before_anything_is_sent(
+    def test_options_that_no_batch_has_fail_before_any_request(
         self, sandbox: Sandbox, landing: Landing, name: str, value: object
     ) -> None:
         with pytest.raises(AirflowFailException, match=rf"`{name}`.*not the default of a batch"):
@@ -253,7 +247,7 @@ def end_when(
     return None
 
 
-def test_nothing_is_asked_for_with_a_token_that_comes_later(
+def test_nothing_is_read_with_a_token_that_comes_later(
     sandbox: Sandbox, set_connection: Connect, landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # longer than the test waits for its end: a landing that is not ended must not pass for one that is
@@ -267,9 +261,7 @@ def test_nothing_is_asked_for_with_a_token_that_comes_later(
     assert (sent(landing, "/token"), sent(landing, READ), committed) == (1, 0, None)
 
 
-def test_nothing_is_committed_or_marked_though_all_rows_were_there(
-    landing: Landing, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_committed_after_the_end(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = threading.Event()
     # the mark waits for late ones
     monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
@@ -310,7 +302,7 @@ def test_the_end_of_a_token_costs_no_page_and_one_renewal(
     assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
 
 
-def test_a_credential_that_a_person_replaces_is_used_by_the_retry(
+def test_a_retry_uses_a_credential_that_a_person_replaced(
     sandbox: Sandbox, source: Task, destination: str, set_connection: Connect, at_page_20: Callable[..., None]
 ) -> None:
     def replace() -> None:

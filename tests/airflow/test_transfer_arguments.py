@@ -77,16 +77,14 @@ class TestAssetPartition:
             ({"asset_partition": "x" * 251}, "at most 250 characters, not 251"),
         ],
     )
-    def test_what_cannot_have_it_fails_while_the_dag_is_parsed(
-        self, arguments: dict[str, Any], problem: str
-    ) -> None:
+    def test_what_cannot_have_it_fails_parsing(self, arguments: dict[str, Any], problem: str) -> None:
         usual = {"destination": self.LITERAL, "asset_partition": "{{ ds }}"}
         with make_dag(), pytest.raises(InvalidArgument, match=f"`asset_partition.*{problem}"):
             make_transfer(source={"task_id": "t"}, **{**usual, **arguments})
 
     @needs_partitions
     @pytest.mark.parametrize("rendered", ["", " ", "x" * 251])
-    def test_a_rendered_key_fails_before_anything_is_sent(
+    def test_a_wrong_key_fails_before_requests(
         self, sandbox: Sandbox, destination: str, rendered: str
     ) -> None:
         with pytest.raises(AirflowFailException, match="`asset_partition"):
@@ -94,9 +92,7 @@ class TestAssetPartition:
         assert sandbox.control.requests() == []
 
     @needs_partitions
-    def test_a_mapped_task_without_outlets_fails_before_anything_is_sent(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_a_mapped_task_without_outlets_fails(self, sandbox: Sandbox, destination: str) -> None:
         def mapped() -> object:
             usual = {"task_id": "land", "destination": destination, "asset_partition": "2026-01-01"}
             return WebCollectToObjectStorageOperator.partial(**usual).expand(collection_task_id=["t"])
@@ -106,7 +102,7 @@ class TestAssetPartition:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_folders_in_one_another_are_named_in_whatever_order_they_come(seed: int) -> None:
+def test_folders_in_one_another_are_named_in_any_order(seed: int) -> None:
     sources = [
         {"collection_task_id": "a", "destination": "s3://b/prices"},
         {"collection_task_id": "b", "destination": "s3://b/prices/old/"},
@@ -243,7 +239,7 @@ def test_the_next_run_knows_the_files_as_its_own(sandbox: Sandbox, landing: Land
 @pytest.mark.by_day(2)
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize(("schedule", "when"), STARTS)
-def test_the_templates_of_the_docs_name_it_whatever_has_started_the_run(
+def test_the_templates_of_the_docs_name_it_for_any_run(
     source: Task, destination: str, schedule: str | None, when: dict[str, Any], native: bool
 ) -> None:
     with make_dag(schedule=schedule, render_template_as_native_obj=native) as dag:

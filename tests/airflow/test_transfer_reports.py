@@ -100,7 +100,7 @@ class TestSummary:
         usual = [facts["usual_rows"] for facts in (*summaries, landing.transfer(**GROWING))]
         assert usual == [None, None, None, None, 25, 20]
 
-    def test_a_landing_of_another_run_that_is_skipped_has_no_new_parts(self, landing: Landing) -> None:
+    def test_a_skipped_landing_of_another_run_has_no_new_parts(self, landing: Landing) -> None:
         landing.transfer()
         summary = landing.transfer(if_exists="skip")
         assert (summary["rows"], summary["uris"], summary["objects"]) == (400, [], [])
@@ -109,7 +109,7 @@ class TestSummary:
 @pytest.mark.parametrize(
     ("most", "of_one", "of_several"), [(5, 4, [5, 4, 1]), (4, 4, [None] * 3), (3, None, [None] * 3)]
 )
-def test_parts_are_listed_unless_those_of_all_sources_together_are_too_many(
+def test_parts_are_listed_unless_there_are_too_many(
     sandbox: Sandbox,
     landing: Landing,
     monkeypatch: pytest.MonkeyPatch,
@@ -163,9 +163,7 @@ class TestAssetEvents:
             ("/data/a %41+[b]", {}, ["file:///data/a %41+[b]"]),
         ],
     )
-    def test_the_outlet_is_the_folder_or_table(
-        self, destination: str, given: dict[str, Any], uris: list[str]
-    ) -> None:
+    def test_the_outlet_is_the_place(self, destination: str, given: dict[str, Any], uris: list[str]) -> None:
         with make_dag():
             operator = make_transfer(destination, {"task_id": "t"}, **given)
         assert operator.outlets == [*map(Asset, uris)]
@@ -200,9 +198,7 @@ class TestAssetEvents:
             "parts": 2,
         }
 
-    def test_that_of_a_table_has_the_keys_that_it_has_for_a_folder(
-        self, source: Task, destination: str
-    ) -> None:
+    def test_that_of_a_table_has_the_same_keys(self, source: Task, destination: str) -> None:
         of_folder, of_table = (
             reported(f"{destination}/{name}", source, mode="incremental", file_format="parquet", **options)
             for name, options in (("folder", {}), ("table", TABLE))
@@ -217,9 +213,7 @@ class TestAssetEvents:
         assert event.all_manifests() == [f"{destination}/table"]
         assert read_landing(event.all_manifests()[0]).manifest.rows == 400
 
-    def test_the_asset_of_a_sources_folder_gets_the_event_of_that_source_alone(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_the_asset_of_a_folder_gets_its_event(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         own = f"{destination}/elsewhere"
         sources = [{"collection_task_id": tasks[0], "destination": own}, tasks[1]]
@@ -263,9 +257,7 @@ class TestAssetPartition:
         assert event is not None
         assert event.rows == 400
 
-    def test_each_given_outlet_gets_one_event_for_all_sources(
-        self, sandbox: Sandbox, destination: str
-    ) -> None:
+    def test_each_outlet_gets_one_event_for_all(self, sandbox: Sandbox, destination: str) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         outlets = [Asset(f"{destination}-{name}") for name in "ab"]
         run = land(destination, sources=tasks, outlets=outlets, asset_partition="2026-01-01")
@@ -273,9 +265,7 @@ class TestAssetPartition:
 
 
 class TestCounts:
-    def test_rows_bytes_pages_and_retries_are_counted_once(
-        self, sandbox: Sandbox, landing: Landing, counted: Counted
-    ) -> None:
+    def test_all_is_counted_once(self, sandbox: Sandbox, landing: Landing, counted: Counted) -> None:
         sandbox.control.fail(READ, after=1, times=2, status=500)
         for _ in range(2):
             # what an earlier try has landed is not counted again
@@ -289,7 +279,7 @@ class TestCounts:
                 "webcollect.landing.failed_checks": 0,
             }
 
-    def test_rows_are_counted_once_though_the_mark_fails_and_a_retry_reports_them(
+    def test_a_failed_mark_counts_no_rows_twice(
         self, sandbox: Sandbox, landing: Landing, counted: Counted
     ) -> None:
         options: dict[str, Any] = {**GROWING, "mark_exported": True, "run_id": "run"}
@@ -302,7 +292,7 @@ class TestCounts:
         assert counted()["webcollect.landing.rows"] == 400
         assert counted()["webcollect.landing.bytes"] == landing.manifest()["bytes"]
 
-    def test_of_sources_those_that_landed_are_counted_though_another_failed(
+    def test_sources_that_landed_are_counted_though_another_failed(
         self, sandbox: Sandbox, destination: str, counted: Counted, said: Said
     ) -> None:
         good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
@@ -317,9 +307,7 @@ class TestCounts:
 class TestProgressOfManySources:
     """What the log says of a task that lands several sources."""
 
-    def test_each_says_how_far_it_is_and_the_last_line_has_the_sums(
-        self, sandbox: Sandbox, destination: str, said: Said
-    ) -> None:
+    def test_each_says_how_far_it_is(self, sandbox: Sandbox, destination: str, said: Said) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (10, 20, 30)]
         options: dict[str, Any] = {"sources": tasks, "max_part_bytes": 1, "page_size": 10, **GROWING}
         transfer(destination, **options)
@@ -340,9 +328,7 @@ class TestProgressOfManySources:
         assert sums
         assert re.search(rf"60 new rows in 6 parts, {size - int(sums[1])} bytes; ", first)
 
-    def test_rows_that_are_set_apart_are_something_new_but_none_that_has_landed(
-        self, sandbox: Sandbox, destination: str, said: Said
-    ) -> None:
+    def test_quarantined_rows_are_new_rows(self, sandbox: Sandbox, destination: str, said: Said) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         checks: dict[str, Any] = {"checks": {"rows": {"min": 6}}, "on_failed_checks": "quarantine"}
         transfer(destination, sources=tasks, **checks, **GROWING)
@@ -414,7 +400,7 @@ class TestRetriesOfWhatHasLanded:
         assert sandbox.control.requests() == []
         assert self.rows(landing, form) == landing.truth()
 
-    def test_a_mark_that_was_refused_is_made_up_for_after_the_source_was_read_once_more(
+    def test_a_refused_mark_is_made_later(
         self, sandbox: Sandbox, landing: Landing, form: dict[str, str]
     ) -> None:
         options = {**self.OPTIONS, "mark_exported": True, **form, "run_id": "first"}
@@ -432,9 +418,7 @@ class TestRetriesOfWhatHasLanded:
         assert self.rows(landing, form) == landing.truth()
         assert without_duration(landing.transfer(**options)) == without_duration(again)
 
-    def test_what_another_run_has_landed_since_is_that_run_s(
-        self, landing: Landing, form: dict[str, str]
-    ) -> None:
+    def test_what_another_run_landed_is_its_own(self, landing: Landing, form: dict[str, str]) -> None:
         def be_away(*facts: Any, **more: Any) -> None:
             raise ConnectionError("the API server is down")
 

@@ -93,7 +93,7 @@ def test_every_row_lands_once_through_the_storages_connection(
     assert all(s3_storage.fs.exists(f"{bucket}/{name}") for name in summary["objects"])
 
 
-def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
+def test_every_row_lands_once_in_a_table(
     sandbox: Sandbox, s3_storage: Storage, source: Task, folder: str, where: dict[str, Any]
 ) -> None:
     sandbox.control.fail("/data/all", after=2, status=400, code="TaskExecuting")
@@ -107,9 +107,7 @@ def test_every_row_lands_once_in_a_table_with_the_credentials_of_the_connection(
     assert [s3_storage.fs.exists(uri) for uri in second["uris"]] == [True]
 
 
-def test_many_sources_share_the_storage_whose_connection_the_event_names(
-    sandbox: Sandbox, s3_storage: Storage, folder: str
-) -> None:
+def test_many_sources_share_the_connection(sandbox: Sandbox, s3_storage: Storage, folder: str) -> None:
     tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (20, 30, 40)]
     told = reported(f"s3://{folder}", sources=tasks, object_storage_conn_id="storage", file_format="csv")
     assert (told["rows"], told["object_storage_conn_id"]) == (90, "storage")
@@ -117,7 +115,7 @@ def test_many_sources_share_the_storage_whose_connection_the_event_names(
 
 
 @pytest.mark.parametrize("beside", [False, True], ids=["in the URL", "beside it"])
-def test_a_connection_that_is_missing_is_refused_also_where_the_machine_has_credentials(
+def test_a_missing_connection_is_refused_in_spite_of_credentials(
     s3: Storage, source: Task, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
 ) -> None:
     transfer(f"s3://storage@{folder}/landed", source=source)
@@ -178,7 +176,7 @@ def test_the_operators_on_landings_use_the_connection(source: Task, folder: str)
     assert (verified["rows"], cleaned["files"]) == (400, 0)
 
 
-def test_the_commands_of_a_failed_check_name_the_connection_of_the_storage(source: Task, folder: str) -> None:
+def test_commands_of_a_failed_check_name_the_connection(source: Task, folder: str) -> None:
     with pytest.raises(
         AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder} --commit 1`"
     ):

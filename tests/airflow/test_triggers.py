@@ -64,9 +64,7 @@ def connections_to(port: int) -> list[Any]:
 
 @pytest.mark.parametrize("make", [for_task, for_subtasks])
 class TestBothTriggers:
-    async def test_a_wait_begins_once_however_often_the_triggerer_restarts(
-        self, make: Make, running: Task
-    ) -> None:
+    async def test_a_wait_begins_once_over_restarts(self, make: Make, running: Task) -> None:
         began, trigger = time.time(), make(running)
         _, arguments = trigger.serialize()
         assert began <= arguments["began"] <= time.time()
@@ -75,7 +73,7 @@ class TestBothTriggers:
         again = type(trigger)(**arguments | {"began": began - 3600, "timeout": 3599.0})
         assert (await outcome(again))["outcome"] == "timeout"
 
-    async def test_a_wrong_connection_is_an_error(
+    async def test_a_wrong_extra_is_an_error(
         self, make: Make, running: Task, set_connection: Connect
     ) -> None:
         set_connection(extra={"read_timeout": "soon"})
@@ -126,9 +124,7 @@ def for_capacity(task: Task) -> WebCollectCapacityTrigger:
 @pytest.mark.parametrize(
     ("make", "path"), [(for_subtasks, SUBTASKS), (for_capacity, "/cloudextraction/task/stats")]
 )
-async def test_waits_for_the_subtasks_of_one_task_or_for_capacity_share_their_responses(
-    sandbox: Sandbox, make: Callable[..., Any], path: str
-) -> None:
+async def test_waits_share_their_responses(sandbox: Sandbox, make: Callable[..., Any], path: str) -> None:
     task = sandbox.control.add_task(lots=[1], subtasks=45)
     events = await asyncio.gather(*(outcome(make(task)) for _ in range(100)))
     assert {event["outcome"] for event in events} == {"done"}
@@ -137,7 +133,7 @@ async def test_waits_for_the_subtasks_of_one_task_or_for_capacity_share_their_re
     assert len(sandbox.control.requests(path)) < 50
 
 
-async def test_thousands_who_waited_for_it_to_open_do_not_all_go_on_in_one_turn_of_the_event_loop() -> None:
+async def test_users_who_waited_go_on_in_turns_of_the_event_loop() -> None:
     entered_in: list[int] = []
 
     async def use() -> None:
@@ -157,7 +153,7 @@ async def use() -> str:
         return "used"
 
 
-async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> None:
+async def test_a_cancelled_user_leaves_the_opening_to_the_others() -> None:
     users = [asyncio.create_task(use()) for _ in range(3)]
     await asyncio.sleep(0)
     users[0].cancel()
@@ -166,7 +162,7 @@ async def test_a_user_that_is_cancelled_leaves_the_opening_to_the_others() -> No
     assert ended[1:] == ["used", "used"]
 
 
-async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_the_feed_closes_whole(
+async def test_the_feed_closes_though_its_user_is_cancelled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     closing, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -189,7 +185,7 @@ async def test_a_last_user_that_is_cancelled_while_it_closes_is_cancelled_and_th
     await asyncio.wait_for(closed.wait(), PATIENCE)
 
 
-async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
+async def test_a_result_counts_if_the_feed_closes_after_the_timeout(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aclose, loop = AsyncClient.aclose, asyncio.get_running_loop()
@@ -206,7 +202,7 @@ async def test_a_result_counts_even_if_the_feed_closes_after_the_timeout(
     assert payload["outcome"] == "done"
 
 
-async def test_a_connection_that_cannot_be_read_when_a_triggerer_starts_is_read_again(
+async def test_a_connection_that_cannot_be_read_is_read_again(
     sandbox: Sandbox,
     set_connection: Connect,
     monkeypatch: pytest.MonkeyPatch,
@@ -246,7 +242,7 @@ class TestChangedConnection:
         assert (await asyncio.wait_for(waiting, PATIENCE))["outcome"] == "done"
 
     @pytest.mark.beyond_the_contract
-    async def test_a_new_credential_is_taken_up_when_the_old_one_is_revoked(
+    async def test_a_new_credential_is_used_once_the_old_one_is_revoked(
         self, sandbox: Sandbox, set_connection: Connect, waiting: asyncio.Task[Any]
     ) -> None:
         sandbox.control.expire_tokens(refresh_tokens=True)
@@ -265,7 +261,7 @@ class TestChangedConnection:
         await self.ends(waiting, sandbox)
         assert await asyncio.to_thread(work)
 
-    async def test_a_token_that_is_dropped_again_and_again_ends_no_wait(
+    async def test_a_token_that_is_dropped_ends_no_wait(
         self, sandbox: Sandbox, waiting: asyncio.Task[Any]
     ) -> None:
         def is_answered(status: int) -> bool:
@@ -280,7 +276,7 @@ class TestChangedConnection:
             await until(functools.partial(is_answered, status))
         await self.ends(waiting, sandbox)
 
-    async def test_a_new_credential_is_taken_up_while_a_refusal_is_being_confirmed(
+    async def test_a_new_credential_is_used_while_a_refusal_is_confirmed(
         self, sandbox: Sandbox, set_connection: Connect, waiting: asyncio.Task[Any]
     ) -> None:
         refusal: dict[str, Any] = {"times": 2, "status": 403, "code": "PermissionDenied", "message": "plan"}
@@ -299,7 +295,7 @@ class TestChangedConnection:
             set_connection(host=elsewhere.url, extra={"refresh_token": elsewhere.refresh_token})
             await polls(elsewhere, 1)
 
-    async def test_a_connection_that_cannot_be_read_again_is_used_as_it_was(
+    async def test_a_connection_that_has_gone_is_used_as_it_was(
         self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, waiting: asyncio.Task[Any]
     ) -> None:
         monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")

@@ -262,7 +262,7 @@ class TestWhileTheTaskRuns:
     pytestmark = on_sandbox()
 
     @pytest.mark.parametrize(("kind", "wrong"), ONE_OF_EACH.items())
-    def test_one_that_is_rendered_or_mapped_fails_before_anything_is_sent(
+    def test_a_rendered_one_fails_before_requests(
         self, sandbox: Sandbox, kind: str, wrong: dict[str, Any]
     ) -> None:
         operator, right = RIGHT[kind]
@@ -287,7 +287,7 @@ class TestWhileTheTaskRuns:
             {"mode": "incremental", "columns": ["url"], "whole_runs_key": "{{ 'sku' }}"},
         ],
     )
-    def test_one_of_a_landing_fails_its_task_before_anything_is_sent(
+    def test_a_wrong_landing_fails_before_requests(
         self, sandbox: Sandbox, destination: str, wrong: dict[str, Any]
     ) -> None:
         usual = {"destination": destination, "webcollect_conn_id": "{{ 'webcollect_default' }}"}
@@ -299,9 +299,7 @@ class TestWhileTheTaskRuns:
         with pytest.raises(AirflowFailException, match="`table` is 'prices'"):
             execute(make("load", table="{{ 'prices' }}"))
 
-    def test_one_that_is_mapped_fails_the_task_once_and_its_callback_is_called(
-        self, sandbox: Sandbox
-    ) -> None:
+    def test_a_mapped_one_fails_once_and_its_callback_is_called(self, sandbox: Sandbox) -> None:
         ended: list[str] = []
         note = {"on_failure_callback": lambda context: ended.append(context["ti"].task_id)}
 
@@ -322,7 +320,7 @@ class TestWhileTheTaskRuns:
         assert sandbox.control.requests() == []
 
 
-def test_a_literal_one_is_checked_in_every_place_and_beside_a_template() -> None:
+def test_a_literal_one_is_checked_everywhere() -> None:
     refused = pytest.raises(InvalidArgument, match="`collection_task_id`")
     with refused:
         make("mark_exported", collection_task_id="")

@@ -84,7 +84,7 @@ class Run:
     [("accept", 15, []), ("discard", 5, ["discarded"]), (None, 5, ["quarantined"])],
     ids=["accepted", "refused", "timed out"],
 )
-def test_rows_that_have_failed_their_checks_become_what_is_decided(
+def test_quarantined_rows_become_what_is_decided(
     airflow: RealAirflow, sandbox: Sandbox, tmp_path: Path, option: str | None, landed: int, kinds: list[str]
 ) -> None:
     task = sandbox.control.add_task(lots=[10])["task_id"]

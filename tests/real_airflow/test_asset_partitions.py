@@ -38,9 +38,7 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
         yield sandbox
 
 
-def test_it_runs_once_for_each_day_though_a_shop_is_retried_or_cleared_or_late(
-    airflow: RealAirflow, sandbox: Sandbox, landing: Path
-) -> None:
+def test_it_runs_once_for_each_day(airflow: RealAirflow, sandbox: Sandbox, landing: Path) -> None:
     def land(shop: str, day: str = "") -> str:
         run_id = airflow.trigger(shop, {"day": day})
         assert airflow.wait(shop, run_id) == "success"

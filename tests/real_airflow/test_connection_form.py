@@ -51,7 +51,7 @@ def ask(airflow: RealAirflow) -> list[float]:
     return list(airflow.xcom("asks_the_service", run_id, "ask"))
 
 
-def test_a_task_works_with_a_connection_that_was_typed_in_and_with_one_that_was_edited(
+def test_a_task_works_with_a_typed_and_an_edited_connection(
     airflow: RealAirflow, sandbox: Sandbox, page: Page, conn_id: str
 ) -> None:
     secrets = {"refresh_token": sandbox.refresh_token, "api_key": sandbox.api_key}

@@ -119,9 +119,7 @@ def test_workers_and_triggerer_share_one_token(landed: tuple[Path, str], sandbox
     assert [request["status"] for request in sandbox.control.requests("/token")] == [200]
 
 
-def test_the_wait_holds_no_worker_and_asks_with_the_triggerers_poll_alone(
-    landed: tuple[Path, str], polls: list[int], sandbox: Sandbox
-) -> None:
+def test_the_wait_holds_no_worker(landed: tuple[Path, str], polls: list[int], sandbox: Sandbox) -> None:
     assert landed
     assert polls[0] < polls[-1], "it was deferred while it was queried"
     assert Counter(sandbox.control.counters()[STATUS])[429] == 0
@@ -187,13 +185,11 @@ class TestPage:
             answers = threads.map(ask, ["landings", "activity", "connections"] * 20, ["admin"] * 60)
             assert {answer.status_code for answer in answers} == {200}
 
-    def test_the_connections_of_the_service_are_for_those_who_may_read_connections(self, ask: Ask) -> None:
+    def test_connections_are_shown_to_those_who_may_read_them(self, ask: Ask) -> None:
         connections = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
         assert connections == {"viewer": [], "admin": ["webcollect_default"]}
 
-    def test_it_says_what_the_api_says(
-        self, ask: Ask, airflow: RealAirflow, landed: tuple[Path, str]
-    ) -> None:
+    def test_it_agrees_with_the_api(self, ask: Ask, airflow: RealAirflow, landed: tuple[Path, str]) -> None:
         (event,) = airflow.get("assets/events", source_dag_id=DAG_ID)["asset_events"]
         all_series = ask("landings", "viewer").json()["series"]
         (series,) = [one for one in all_series if one["dag_id"] == DAG_ID]

@@ -61,7 +61,7 @@ def wait_until_landed(airflow: RealAirflow, run: int) -> None:
     )
 
 
-def test_runs_are_told_and_landed_once_each_though_one_ends_while_there_is_no_triggerer(
+def test_a_run_that_ends_without_a_triggerer_lands_once(
     airflow: RealAirflow, sandbox: Sandbox, dags: Path, landing: Path, pytestconfig: pytest.Config
 ) -> None:
     # not before, since the watch of its asset would query the other tests' sandboxes

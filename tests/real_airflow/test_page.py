@@ -200,9 +200,7 @@ def test_the_names_of_dags_and_tasks_are_not_broken_within_words(page: Page, url
     assert set(links.evaluate_all(lines_of_words)) == {1}
 
 
-def test_each_link_of_the_history_leads_somewhere_and_its_totals_are_sums(
-    airflow: RealAirflow, url: str
-) -> None:
+def test_each_link_leads_somewhere_and_totals_are_sums(airflow: RealAirflow, url: str) -> None:
     dag_ids = {dag["dag_id"] for dag in airflow.get("dags")["dags"] if dag["bundle_name"] == "history"}
     all_series = airflow.get("../../webcollect/landings")["series"]
     made = [series for series in all_series if series["dag_id"] in dag_ids]
@@ -218,7 +216,7 @@ def test_each_link_of_the_history_leads_somewhere_and_its_totals_are_sums(
         assert totals == list(itertools.accumulate(run["rows"] for run in landed)), dag
 
 
-def test_trouble_comes_first_and_leads_to_the_log_and_airflows_own_dialogs(page: Page, url: str) -> None:
+def test_trouble_comes_first_and_leads_to_the_log(page: Page, url: str) -> None:
     view = show(page, url)
     sections = [section.get_attribute("data-section") for section in view.locator("section").all()]
     assert sections == ["attention", "landings", "running", "service"]
@@ -316,7 +314,7 @@ class TestDetails:
         commits = view.locator("[data-source] [data-head=Commit]").all_inner_texts()
         assert commits == ["30"] * 12
 
-    def test_the_strip_tells_failed_empty_odd_and_cut_runs_by_their_shapes(self, view: Locator) -> None:
+    def test_the_strip_tells_runs_by_their_shapes(self, view: Locator) -> None:
         def runs(dag_id: str, state: str) -> Locator:
             return series_of(view, dag_id).locator(f'[data-run-state="{state}"]')
 
@@ -378,9 +376,7 @@ class TestDetails:
         columns.locator("[data-column]").nth(10).wait_for()
         assert columns.get_by_role("button").count() == 0
 
-    def test_columns_are_read_for_a_landing_that_is_opened_and_again_with_a_newer_run(
-        self, page: Page, url: str
-    ) -> None:
+    def test_columns_are_read_when_opened_and_with_a_newer_run(self, page: Page, url: str) -> None:
         asked: list[str] = []
         page.on("request", lambda request: asked.extend({request.url} if "/columns?" in request.url else ()))
         fail(page, "**/columns?*", 500, "broken", times=1)
@@ -412,9 +408,7 @@ class TestDetails:
         view.locator("[data-run]").first.wait_for()
         assert button.get_attribute("aria-expanded") == "true"
 
-    def test_who_may_only_read_gets_the_lines_that_decide_on_quarantined_rows(
-        self, page: Page, url: str, airflow: RealAirflow
-    ) -> None:
+    def test_a_viewer_gets_the_commands_to_decide(self, page: Page, url: str, airflow: RealAirflow) -> None:
         change(page, "landings", lambda data: [series.update(may_decide=False) for series in data["series"]])
         view = show(page, url)
         item = quarantined(view)
@@ -433,9 +427,7 @@ class TestDetails:
         columns = columns_of(view, "offers_daily")
         columns.get_by_text("No column of what has landed is filled less than before.").wait_for()
 
-    def test_quarantined_rows_are_decided_on_by_the_keyboard_after_a_question(
-        self, page: Page, url: str, airflow: RealAirflow
-    ) -> None:
+    def test_rows_are_decided_on_by_the_keyboard(self, page: Page, url: str, airflow: RealAirflow) -> None:
         asked: list[Any] = []
 
         def decide(route: Route) -> None:
@@ -486,7 +478,7 @@ class TestDetails:
         assert dialog.locator("[data-sample]").count() == 0
         dialog.get_by_role("button", name="Close").click()
 
-    def test_a_landing_that_the_server_cannot_reach_is_told_with_what_else_can_be_done(
+    def test_an_unreachable_landing_has_a_command(
         self, page: Page, view: Locator, airflow: RealAirflow
     ) -> None:
         offers = (airflow.home / "offers").as_uri()
@@ -544,7 +536,7 @@ class TestDetails:
         assert inputs.locator("li").all_inner_texts() == ["tea", markup]
         assert view.locator("img").count() == 0
 
-    def test_the_text_of_an_error_is_a_text_and_no_command_is_made_of_it(self, page: Page, url: str) -> None:
+    def test_the_text_of_an_error_is_no_markup_and_no_command(self, page: Page, url: str) -> None:
         value = "9`webcollect landing accept x;touch owned;`<img src=x onerror=alert(1)>"
         reason = f"1 check failed for task t: 1 of 9 values do not match ({value!r} at offset 0)"
         # failures that say the same are one, and tests before this one may have left others
@@ -572,7 +564,7 @@ class TestDetails:
         told = [newest.locator(f"[data-head={head}]").inner_text() for head in ("New", "Changed", "Gone")]
         assert told == [str(rows // 40), f"{rows // 5:,}", "29"]
 
-    def test_what_would_act_on_a_terminal_has_no_button_that_copies_it(self, page: Page, url: str) -> None:
+    def test_what_would_act_on_a_terminal_cannot_be_copied(self, page: Page, url: str) -> None:
         def rename(data: dict[str, Any]) -> None:
             for series in data["series"]:
                 series["destination"] += "\n touch owned\n"
@@ -616,9 +608,7 @@ class TestDetails:
         view.get_by_role("columnheader", name="Started (service's time)").wait_for()
         view.get_by_role("columnheader", name="Ended", exact=True).last.wait_for()
 
-    def test_a_service_that_does_not_answer_is_told_at_once_and_what_is_known_stays(
-        self, page: Page, view: Locator
-    ) -> None:
+    def test_a_silent_service_is_told_and_what_is_known_stays(self, page: Page, view: Locator) -> None:
         fall_silent(page, view)
         service = view.locator("[data-section=service]")
         service.get_by_text("The service has not answered since").wait_for()
@@ -683,9 +673,7 @@ class TestDetails:
         assert marks(view) == ["odd"]
         assert view.get_by_text("The last 30 days").count() == 0
 
-    def test_what_was_opened_and_focused_stays_so_when_the_page_is_read_again(
-        self, page: Page, view: Locator
-    ) -> None:
+    def test_what_was_opened_and_focused_stays_after_a_refresh(self, page: Page, view: Locator) -> None:
         button = series_of(view, "jobs_daily").get_by_role("button")
         button.focus()
         page.keyboard.press("Enter")
@@ -770,9 +758,7 @@ class TestDetails:
         view.get_by_role("dialog").get_by_text("and counts them as discarded").wait_for()
         assert faults("webcollect-page dialog") == []
 
-    def test_the_dashboard_has_a_line_that_asks_once_and_is_nowhere_else(
-        self, new_page: Page, url: str
-    ) -> None:
+    def test_the_dashboard_alone_has_a_line_that_asks_once(self, new_page: Page, url: str) -> None:
         asked: list[str] = []
         new_page.on("request", lambda request: asked.append(urlsplit(request.url).path))
         new_page.goto(f"{url}/dags")
@@ -799,7 +785,7 @@ class TestDetails:
         assert new_page.locator("webcollect-tile").is_hidden()
 
 
-def test_the_historys_quarantined_rows_are_shown_and_a_decision_on_them_is_committed(view: Locator) -> None:
+def test_a_decision_on_quarantined_rows_is_committed(view: Locator) -> None:
     # the last test of the file: those before it find the rows of two runs
     for verb, commit in (("Accept", 29), ("Discard", 30)):
         view.get_by_role("button", name=f"{verb} … the rows of commit {commit}").click()
