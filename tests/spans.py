@@ -44,7 +44,6 @@ class Spans:
         return sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
 
     def named(self, name: str) -> list[ReadableSpan]:
-        """Return the spans of a name."""
         return [span for span in self.all() if span.name == name]
 
     def tree(self) -> str:
@@ -105,7 +104,6 @@ class Collector:
         self._spans: dict[bytes, Any] = {}
 
     def take(self, body: bytes) -> None:
-        """Take the spans of a request."""
         for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
             for scope in resource.scope_spans:
                 self._spans.update({span.span_id: span for span in scope.spans})

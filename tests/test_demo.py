@@ -126,9 +126,7 @@ def test_a_landing_that_is_not_true_is_found(
 
 @pytest.mark.real_airflow
 @pytest.mark.at_night
-def test_the_kept_interface_has_a_history_and_ends_with_ctrl_c(
-    tmp_path: Path,
-) -> None:
+def test_the_kept_interface_has_a_history_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     # a folder of its own, since another demo may be running here
     for name in ("demo", "example_dags"):
         shutil.copytree(ROOT / name, tmp_path / name)

@@ -233,6 +233,14 @@ def landing(sandbox: Sandbox, source: dict[str, Any], destination: str) -> Landi
 
 
 @pytest.fixture
+def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The path of a DuckDB file, which the connection `warehouse` leads to."""
+    path = f"{tmp_path}/warehouse.duckdb"
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": path}))
+    return path
+
+
+@pytest.fixture
 def task(sandbox: Sandbox) -> dict[str, Any]:
     """A task that ran once and has 30 rows."""
     return sandbox.control.add_task(lots=[30], subtasks=3, loop_items=["one", "two"])

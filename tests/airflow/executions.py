@@ -44,6 +44,15 @@ def on_sandbox(*fixtures: str, **settings: Any) -> list[pytest.MarkDecorator]:
     ]
 
 
+def loop_of(task: Task, *items: str) -> dict[str, Any]:
+    """Return new items of a task's loop, as operators and files have them."""
+    return {
+        "action_id": task["actions"][0]["action_id"],
+        "loop_type": "TextList",
+        "loop_items": [*items],
+    }
+
+
 class Store(dict[str, Any]):
     """What Airflow stores for a task, over its tries and when it is cleared."""
 

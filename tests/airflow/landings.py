@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import fsspec
 from airflow.providers.common.compat.sdk import Asset
 
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Control, Sandbox
 from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import execute
 
-RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 #: Options of the transfer: to a table of Delta Lake, and to a landing that grows, as by default.
 TABLE: dict[str, Any] = {"table_format": "delta"}
 GROWING: dict[str, Any] = {"mode": None}
@@ -78,35 +76,32 @@ class Landing:
     destination: str
 
     @property
+    def control(self) -> Control:
+        return self.sandbox.control
+
+    @property
     def task_id(self) -> str:
         return str(self.task["task_id"])
 
     def transfer(self, **arguments: Any) -> dict[str, Any]:
-        """Execute the transfer without a DAG run, and return its summary."""
         return transfer(self.destination, self.task, **arguments)
 
     def run(self, **arguments: Any) -> FinishedRun:
-        """Run the transfer as a task of a DAG run."""
         return land(self.destination, self.task, **arguments)
 
     def grow(self, rows: int = 30) -> None:
-        """Let the collection task have more rows."""
-        self.sandbox.control.grow(self.task_id, rows)
+        self.control.grow(self.task_id, rows)
 
     def truth(self, lotno: str | None = None) -> list[dict[str, Any]]:
-        """Return the rows of the collection task, or of one of its batches."""
-        return self.sandbox.control.true_rows(self.task_id, lotno)
+        return self.control.true_rows(self.task_id, lotno)
 
     def manifest(self) -> dict[str, Any]:
-        """Read what was committed last in the folder."""
         return manifest(self.destination)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Read the rows that have landed in the folder."""
         return landed(self.destination)
 
     def table(self) -> list[dict[str, Any]]:
-        """Read the rows of the table."""
         return table_rows(self.destination)
 
 

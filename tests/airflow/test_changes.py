@@ -54,9 +54,9 @@ def test_the_event_and_the_log_have_the_counts(shop: Landing, said: Said) -> Non
     assert "changes" not in reported(shop.destination, shop.task, mode="incremental")
 
 
-def test_several_sources_have_each_their_own_and_the_sums(shop: Landing, sandbox: Sandbox) -> None:
+def test_several_sources_have_each_their_own_and_the_sums(shop: Landing) -> None:
     rows = [{"url": url, "price": "1"} for url in "xyx"]
-    other = sandbox.control.add_task(rows=rows, lots=[3])["task_id"]
+    other = shop.control.add_task(rows=rows, lots=[3])["task_id"]
     options = {"sources": [shop.task_id, other], **COUNTED, "whole_runs_key": ["url", "price"]}
     first = transfer(shop.destination, **options)
     assert [each["changes"] for each in first["sources"]] == [COUNTS[0], {"new": 2, "changed": 0, "gone": 0}]
@@ -66,11 +66,9 @@ def test_several_sources_have_each_their_own_and_the_sums(shop: Landing, sandbox
     assert told["changes"] == {"new": 2, "changed": 0, "gone": 2}
 
 
-def test_sources_are_counted_one_by_one(
-    shop: Landing, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sources_are_counted_one_by_one(shop: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each count takes the memory of a DuckDB, and eight landings may run at once."""
-    other = sandbox.control.add_task(rows=[{"url": "x"}], lots=[1])["task_id"]
+    other = shop.control.add_task(rows=[{"url": "x"}], lots=[1])["task_id"]
     threads, counts = [], KeyedRows.counts
 
     def noted(rows: KeyedRows) -> dict[str, int]:

@@ -108,14 +108,14 @@ class TestWarnAndQuarantine:
             },
         ]
 
-    def test_a_quarantine_is_a_success_that_says_so(self, sandbox: Sandbox, changed: Landing) -> None:
+    def test_a_quarantine_is_a_success_that_says_so(self, changed: Landing) -> None:
         options = {"checks": CHECKS, "on_failed_checks": "quarantine", "skip_if_nothing_new": True, **GROWING}
         extra = reported(changed.destination, changed.task, mark_exported=True, **options)
         assert (extra["rows"], extra["uris"], extra["quarantined_rows"]) == (0, [], 30)
         assert changed.rows() == []
-        assert not sandbox.control.task(changed.task_id)["exported"]
+        assert not changed.control.task(changed.task_id)["exported"]
         read_landing(changed.destination).verify()
-        sandbox.control.change_rows(changed.task_id, "price", renamed="cost")
+        changed.control.change_rows(changed.task_id, "price", renamed="cost")
         accepted = execute(decide(changed, commit=str(extra["quarantined"][0])))
         assert (accepted["rows"], accepted["commit"]) == (30, 1)
         assert changed.rows() == changed.truth()

@@ -237,7 +237,6 @@ UNREADABLE = {"a key that is no text", "a template without quotes", "a tab"} | {
 
 @pytest.fixture
 def read(write_tasks: Callable[..., Path]) -> Callable[..., CollectionTasks]:
-    """Reads such a file."""
     return lambda *content: read_collection_tasks(write_tasks(*content))
 
 

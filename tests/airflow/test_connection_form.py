@@ -183,7 +183,6 @@ def stored() -> Any:
 
 
 def edit_page(web: FlaskClient) -> str:
-    """The page of the form for the connection, as Airflow shows it now."""
     return web.get(f"/connection/edit/{stored().id}").get_data(as_text=True)
 
 

@@ -61,7 +61,6 @@ class TestConnections:
 
     @pytest.fixture
     def landed(self, connected: None, source: Task, sandbox: Sandbox) -> list[dict[str, Any]]:
-        """The rows that the landing has."""
         transfer(self.URL, source)
         return sandbox.control.true_rows(source["task_id"])
 

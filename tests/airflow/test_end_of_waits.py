@@ -186,7 +186,6 @@ def is_by_day(way: str, kind: str, case: Case) -> bool:
 
 
 def cells() -> list[Any]:
-    """Return all ways, kinds and cases that there are."""
     return [
         pytest.param(
             way,
@@ -241,7 +240,6 @@ def sleep_unless_long(sleep: Callable[[float], None], seconds: float) -> None:
 
 
 def make(kind: str, way: str, arguments: dict[str, Any], task_id: str = "wait") -> Any:
-    """Make what waits."""
     usual: dict[str, Any] = {"retries": 1, "retry_delay": datetime.timedelta(0)}
     if kind == "start":
         usual |= {"poll_interval": 0.1, "wait_for_completion": True, "deferrable": way == "deferrable"}

@@ -46,7 +46,6 @@ GUIDE = FOLDER.parent / "docs/guides/load-by-hand.md"
 
 
 def succeeded(*names: str) -> dict[str, str]:
-    """Return the states of tasks that have all ended well."""
     return dict.fromkeys(names, "success")
 
 

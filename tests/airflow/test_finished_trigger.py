@@ -55,7 +55,6 @@ class Triggerer:
         self.over = asyncio.Event()
 
     def runs(self) -> list[int]:
-        """Return the numbers of the runs that were reported."""
         return [payload["run"] for payload in self.payloads]
 
     async def reported(self, count: int) -> list[dict[str, Any]]:
@@ -105,12 +104,10 @@ async def triggerer(
 
 
 def watching(*task_ids: str, **arguments: Any) -> WebCollectTaskFinishedTrigger:
-    """Return a trigger that polls tasks often."""
     return WebCollectTaskFinishedTrigger(collection_task_ids=task_ids, **{"poke_interval": 0.05, **arguments})
 
 
 def run_to_the_end(sandbox: Sandbox, task_id: str) -> None:
-    """Let a task run once."""
     sandbox.control.start_task(task_id)
     sandbox.control.advance(100)
 

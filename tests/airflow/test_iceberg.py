@@ -22,7 +22,6 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectVerifyLandingOperator,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.executions import Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer, reported, transfer
 from tests.service.servers import answer, serving
@@ -57,12 +56,10 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 
 
 def to_table(source: Task, **arguments: Any) -> dict[str, Any]:
-    """Land in the table, and return the summary."""
     return transfer(TABLE, source, **{"table_format": "iceberg", "mode": "incremental", **arguments})
 
 
 def rows_of(catalog: Catalog, table: str = "prices") -> int:
-    """Return how many rows a table has."""
     return int(catalog.load_table(f"shop.{table}").scan().to_arrow().num_rows)
 
 
@@ -111,15 +108,6 @@ def test_each_of_several_sources_names_its_table(source: Task, catalog: Catalog)
     tables = [{**task, "lotno": f"00000{n}", "destination": f"lake.shop.p{n}"} for n in (1, 2)]
     transfer(TABLE, sources=tables, table_format="iceberg")
     assert [rows_of(catalog, table) for table in ("p1", "p2")] == [250, 150]
-    with pytest.raises(InvalidArgument, match=r"`sources\[0\].destination` is None"):
-        make_transfer(TABLE, sources=[source["task_id"]], table_format="iceberg")
-
-
-def test_two_sources_may_not_name_one_table() -> None:
-    tables = {"a": "lake.shop.p", "b": "other.shop.p"}
-    sources = [{"collection_task_id": task, "destination": table} for task, table in tables.items()]
-    with pytest.raises(InvalidArgument, match=r"`sources\[[01]\]`.*must not be in that of"):
-        make_transfer(TABLE, sources=sources, table_format="iceberg")
 
 
 def test_a_namespace_that_is_missing_is_said(source: Task, catalog: Catalog) -> None:

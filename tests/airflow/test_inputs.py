@@ -13,11 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
 
-from airflow_provider_webcollect import (
-    WebCollectTaskGroup,
-    WebCollectToObjectStorageOperator,
-    read_landing,
-)
+from airflow_provider_webcollect import WebCollectTaskGroup, WebCollectToObjectStorageOperator, read_landing
 from airflow_provider_webcollect.assets import LandingEvent
 from airflow_provider_webcollect.operators.webcollect import (
     WebCollectReplaceUrlsOperator,
@@ -27,7 +23,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import edges, make_dag, passed, run_dag
-from tests.airflow.executions import Connect, Said, execute, on_sandbox
+from tests.airflow.executions import Connect, Said, execute, loop_of, on_sandbox
 from tests.airflow.landings import GROWING, landed, reported, transfer
 
 pytestmark = on_sandbox(speed=300, rows_per_item=3)
@@ -50,11 +46,12 @@ KILLS = [
     for is_restored in (True, False)
     for is_by_day in [(arrangement, step) == ("together", "start")]
 ]
+Make = Callable[..., Any]
+Tasks = list[dict[str, Any]]
 both = pytest.mark.parametrize("arrangement", ["each", "together"])
 
 
 def loops(sandbox: Sandbox, task_id: str) -> list[str]:
-    """Return the list of the loop of a task."""
     items: list[str] = sandbox.control.task(task_id)["actions"][0]["loop_items"]
     return items
 
@@ -74,7 +71,6 @@ def events_by_folder(run_id: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def task_lot(sandbox: Sandbox, task: dict[str, Any]) -> str:
-    """Return the number of a task's last batch."""
     return str(sandbox.control.task(task["task_id"])["runs"][-1]["lotno"])
 
 
@@ -107,19 +103,6 @@ class TestLanding:
             f'{{"taskIds":["{task["task_id"]}"],"actionTypes":["LoopAction"]}}'
         ] * 2
 
-    def test_with_all_inputs_there_is_one_request_more(self, sandbox: Sandbox, destination: str) -> None:
-        task = sandbox.control.add_task(loop_items=WORDS, state="Finished")
-        transfer(f"{destination}/without", task, **GROWING)
-        reads = sandbox.control.requests("/data/all")
-        summary = transfer(f"{destination}/with", task, checks=CHECK, **GROWING)
-        assert summary["missing_inputs"] == {"count": 0, "inputs": []}
-        assert len(sandbox.control.requests("/data/all")) == 2 * len(reads)
-        assert len(sandbox.control.requests("/task/getActions")) == 1
-
-    def test_without_the_check_nothing_is_said(self, task: dict[str, Any], destination: str) -> None:
-        summary = transfer(destination, task, **GROWING)
-        assert summary["missing_inputs"] is None
-
     def test_several_sources_have_their_own(
         self, sandbox: Sandbox, task: dict[str, Any], destination: str
     ) -> None:
@@ -132,7 +115,7 @@ class TestLanding:
 
     def test_repeated_inputs_are_no_whole_run(self, sandbox: Sandbox, destination: str) -> None:
         task = sandbox.control.add_task(loop_items=["tea", "coffee"])
-        task_id, loop = task["task_id"], task["actions"][0]["action_id"]
+        task_id = task["task_id"]
         options: dict[str, Any] = {"checks": CHECK, "on_failed_checks": "warn", "late_rows_delay": 0}
 
         def land(name: str, run: int) -> dict[str, Any]:
@@ -146,7 +129,7 @@ class TestLanding:
         for run in range(5):
             sandbox.control.silence(task_id, ["coffee"])
             assert land("land", run)["missing_inputs"]["count"] == 1
-        words = {"action_id": loop, "loop_type": "TextList", "loop_items": ["coffee"]}
+        words = loop_of(task, "coffee")
         execute(WebCollectUpdateLoopItemsOperator(task_id="set", collection_task_id=task_id, **words))
         repeated = land("again", 4)
         assert (repeated["rows"], repeated["missing_inputs"]["count"]) == (3, 0)
@@ -165,19 +148,11 @@ class TestLanding:
         assert summary["missing_inputs"] == {"count": 1, "inputs": urls[:1]}
         sandbox.control.configure(hide_url_files=True)
         summary = transfer(f"{destination}/hidden", task, checks=checks, **GROWING)
-        assert summary["missing_inputs"] is None
-        assert [(check["state"], check["found"]) for check in summary["checks"]] == [
-            ("skipped", "the service shows no list of the loop")
-        ]
+        assert (summary["missing_inputs"], summary["checks"][0]["state"]) == (None, "skipped")
 
     @pytest.mark.parametrize("limit", ["plan", "key"])
     def test_without_permission_to_read_the_list_it_is_skipped(
-        self,
-        sandbox: Sandbox,
-        task: dict[str, Any],
-        destination: str,
-        set_connection: Connect,
-        limit: str,
+        self, sandbox: Sandbox, task: dict[str, Any], destination: str, set_connection: Connect, limit: str
     ) -> None:
         if limit == "plan":
             sandbox.control.configure(tier="Flagship")
@@ -193,23 +168,17 @@ class TestGroup:
     """A task group that collects missing inputs again."""
 
     @pytest.fixture
-    def shops(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+    def shops(self, sandbox: Sandbox) -> Tasks:
         """Two shops with a list of their own and a check, and one without."""
         shops = []
         for name, words in (("Long", WORDS), ("Short", ["tea", "coffee"])):
             task = sandbox.control.add_task(name=name, loop_items=[])
-            loop = {
-                "action_id": task["actions"][0]["action_id"],
-                "loop_type": "TextList",
-                "loop_items": words,
-            }
-            shops.append({"id": task["task_id"], "name": name, "loop_items": [loop], "checks": CHECK})
+            items = [loop_of(task, *words)]
+            shops.append({"id": task["task_id"], "name": name, "loop_items": items, "checks": CHECK})
         return [*shops, {"id": sandbox.control.add_task()["task_id"], "name": "No list"}]
 
     @pytest.fixture
-    def make(self, shops: list[dict[str, Any]], tmp_path: Path) -> Callable[..., Any]:
-        """Makes a DAG with a group of these shops."""
-
+    def make(self, shops: Tasks, tmp_path: Path) -> Callable[..., Any]:
         def make(**arguments: Any) -> Any:
             with make_dag() as dag:
                 usual = {
@@ -226,12 +195,7 @@ class TestGroup:
 
     @both
     def test_only_missing_inputs_are_collected_again(
-        self,
-        sandbox: Sandbox,
-        shops: list[dict[str, Any]],
-        make: Callable[..., Any],
-        tmp_path: Path,
-        arrangement: str,
+        self, sandbox: Sandbox, shops: Tasks, make: Make, tmp_path: Path, arrangement: str
     ) -> None:
         sandbox.control.silence(shops[0]["id"], SILENT)
         run = run_dag(make(arrangement=arrangement))
@@ -249,13 +213,7 @@ class TestGroup:
 
     @both
     def test_what_stays_silent_fails_once_all_has_landed(
-        self,
-        sandbox: Sandbox,
-        shops: list[dict[str, Any]],
-        make: Callable[..., Any],
-        tmp_path: Path,
-        said: Said,
-        arrangement: str,
+        self, sandbox: Sandbox, shops: Tasks, make: Make, tmp_path: Path, said: Said, arrangement: str
     ) -> None:
         sandbox.control.silence(shops[0]["id"], SILENT[:2], runs=3)
         sandbox.control.silence(shops[0]["id"], SILENT[2:])
@@ -274,7 +232,7 @@ class TestGroup:
     @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
     @both
     def test_only_what_is_collected_again_has_a_second_event(
-        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+        self, sandbox: Sandbox, shops: Tasks, make: Make, arrangement: str
     ) -> None:
         sandbox.control.silence(shops[0]["id"], SILENT)
         run = run_dag(make(arrangement=arrangement))
@@ -285,9 +243,7 @@ class TestGroup:
         assert rows == {"Long": [279, 21], "Short": [6], "No~_list": [rows["No~_list"][0]]}
 
     @pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="Airflow 3 repeats no run by `dag.test()`")
-    def test_a_cleared_run_collects_nothing_again(
-        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any]
-    ) -> None:
+    def test_a_cleared_run_collects_nothing_again(self, sandbox: Sandbox, shops: Tasks, make: Make) -> None:
         sandbox.control.silence(shops[1]["id"], ["tea"])
         dag = make(collection_tasks=shops[1:2])
         first, again = (
@@ -301,12 +257,7 @@ class TestGroup:
     @both
     @pytest.mark.parametrize("verdict", ["warn", "fail"])
     def test_the_page_shows_what_is_missing_in_the_end(
-        self,
-        sandbox: Sandbox,
-        shops: list[dict[str, Any]],
-        make: Callable[..., Any],
-        arrangement: str,
-        verdict: str,
+        self, sandbox: Sandbox, shops: Tasks, make: Make, arrangement: str, verdict: str
     ) -> None:
         from airflow.utils.session import create_session
 
@@ -334,7 +285,7 @@ class TestGroup:
 
     @both
     def test_without_missing_inputs_nothing_is_repeated(
-        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any], arrangement: str
+        self, sandbox: Sandbox, shops: Tasks, make: Make, arrangement: str
     ) -> None:
         run = run_dag(make(arrangement=arrangement))
         assert run.state == "success"
@@ -345,9 +296,7 @@ class TestGroup:
         assert {state for name, state in run.states.items() if name not in skipped} == {"success"}
         assert all(len(sandbox.control.task(shop["id"])["runs"]) == 1 for shop in shops)
 
-    def test_inputs_are_no_templates(
-        self, sandbox: Sandbox, shops: list[dict[str, Any]], make: Callable[..., Any]
-    ) -> None:
+    def test_inputs_are_no_templates(self, sandbox: Sandbox, shops: Tasks, make: Make) -> None:
         words = ["{{ 7 * 7 }}", "50 {# off #}", "['tea']"]
         sandbox.control.silence(shops[1]["id"], words, runs=2)
         shops[1]["loop_items"][0]["loop_items"] = ["tea", *words]
@@ -361,8 +310,8 @@ class TestGroup:
     def test_killed_at_any_step_the_list_is_that_of_the_file_again(
         self,
         sandbox: Sandbox,
-        shops: list[dict[str, Any]],
-        make: Callable[..., Any],
+        shops: Tasks,
+        make: Make,
         tmp_path: Path,
         arrangement: str,
         step: str,
@@ -521,43 +470,29 @@ class TestTasksOfAGroup:
 
 class TestSetMissingInputs:
     @pytest.fixture
-    def updates(self, sandbox: Sandbox) -> list[dict[str, Any]]:
-        """The lists of two tasks."""
+    def updates(self, sandbox: Sandbox) -> Tasks:
         tasks = [sandbox.control.add_task(loop_items=["tea", "coffee"]) for _ in range(2)]
         return [
-            {
-                "collection_task_id": task["task_id"],
-                "loop_items": [
-                    {
-                        "action_id": task["actions"][0]["action_id"],
-                        "loop_type": "TextList",
-                        "loop_items": ["tea", "coffee"],
-                    }
-                ],
-            }
+            {"collection_task_id": task["task_id"], "loop_items": [loop_of(task, "tea", "coffee")]}
             for task in tasks
         ]
 
-    def set_missing(self, updates: list[dict[str, Any]], *missing: Any, **arguments: Any) -> Any:
+    def set_missing(self, updates: Tasks, *missing: Any, **arguments: Any) -> Any:
         """Execute the operator for the result of a landing with a source for each task."""
         sources = [
-            {
-                "collection_task_id": update["collection_task_id"],
-                "rows": 5,
-                "quarantined_rows": 0,
-                "missing_inputs": of_one,
-            }
+            self.landed(missing_inputs=of_one, collection_task_id=update["collection_task_id"])
             for update, of_one in zip(updates, missing, strict=True)
         ]
-        landed = {"rows": 10, "quarantined_rows": 0, "sources": sources}
-        operator = WebCollectSetMissingInputsOperator(
-            task_id="set", updates=updates, landed=landed, **arguments
-        )
-        return execute(operator)
+        return execute(self.operator(updates, self.landed(sources=sources), **arguments))
 
-    def test_of_tasks_that_lack_none_the_lists_stay(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]]
-    ) -> None:
+    def landed(self, *, rows: int = 5, **facts: Any) -> dict[str, Any]:
+        """Return the result of a landing, or what it says of a source."""
+        return {"rows": rows, "quarantined_rows": 0, **facts}
+
+    def operator(self, updates: Tasks, landed: Any, **arguments: Any) -> WebCollectSetMissingInputsOperator:
+        return WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed, **arguments)
+
+    def test_of_tasks_that_lack_none_the_lists_stay(self, sandbox: Sandbox, updates: Tasks) -> None:
         ids = [update["collection_task_id"] for update in updates]
         sources = [{"collection_task_id": id_, "destination": f"s3://lake/{id_}"} for id_ in ids]
         missing = {"count": 1, "inputs": ["tea"]}
@@ -566,13 +501,11 @@ class TestSetMissingInputs:
         assert [loops(sandbox, id_) for id_ in ids] == [["tea", "coffee"], ["tea"]]
 
     @pytest.mark.parametrize("missing", [None, {"count": 0, "inputs": []}])
-    def test_without_missing_inputs_it_is_skipped(self, updates: list[dict[str, Any]], missing: Any) -> None:
+    def test_without_missing_inputs_it_is_skipped(self, updates: Tasks, missing: Any) -> None:
         with pytest.raises(AirflowSkipException, match="No input is missing"):
             self.set_missing(updates, None, missing)
 
-    def test_if_an_update_fails_lists_are_put_back(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]]
-    ) -> None:
+    def test_if_an_update_fails_lists_are_put_back(self, sandbox: Sandbox, updates: Tasks) -> None:
         updates[1]["loop_items"][0]["action_id"] = "gone"
         missing = {"count": 1, "inputs": ["tea"]}
         with pytest.raises(AirflowException, match="1 of 2 collection tasks failed"):
@@ -583,10 +516,10 @@ class TestSetMissingInputs:
         assert [body["loopItems"][0]["loopItems"] for body in bodies][::2] == [["tea"], ["tea", "coffee"]]
         assert loops(sandbox, updates[0]["collection_task_id"]) == ["tea", "coffee"]
 
-    def test_if_nothing_has_landed_of_a_long_list_it_is_not_cut(self, updates: list[dict[str, Any]]) -> None:
-        landed = {"rows": 0, "quarantined_rows": 0, "missing_inputs": {"count": 1200, "inputs": ["a"] * 1000}}
+    def test_if_nothing_has_landed_of_a_long_list_it_is_not_cut(self, updates: Tasks) -> None:
+        landed = self.landed(rows=0, missing_inputs={"count": 1200, "inputs": ["a"] * 1000})
         with pytest.raises(AirflowFailException, match="the result names only 1000 of 1200"):
-            execute(WebCollectSetMissingInputsOperator(task_id="set", updates=updates[:1], landed=landed))
+            execute(self.operator(updates[:1], landed))
 
     @pytest.mark.parametrize(
         "landed",
@@ -599,35 +532,28 @@ class TestSetMissingInputs:
             [{"rows": 5, "quarantined_rows": 0}, 5],
         ],
     )
-    def test_what_is_no_result_of_a_landing_is_refused(
-        self, updates: list[dict[str, Any]], landed: Any
-    ) -> None:
-        with pytest.raises(
-            InvalidArgument, match="it must be the result of a WebCollectToObjectStorageOperator"
-        ):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
+    def test_what_is_no_result_of_a_landing_is_refused(self, updates: Tasks, landed: Any) -> None:
+        said = "it must be the result of a WebCollectToObjectStorageOperator"
+        with pytest.raises(InvalidArgument, match=said):
+            self.operator(updates, landed)
 
-    def test_a_result_of_another_task_is_refused(self, updates: list[dict[str, Any]]) -> None:
-        landed = {"rows": 5, "quarantined_rows": 0, "missing_inputs": {"count": 1, "inputs": ["tea"]}}
+    def test_a_result_of_another_task_is_refused(self, updates: Tasks) -> None:
+        landed = self.landed(missing_inputs={"count": 1, "inputs": ["tea"]})
         with pytest.raises(InvalidArgument, match="it must be the result of a landing with `sources`"):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
+            self.operator(updates, landed)
 
-    def test_of_several_landings_the_last_one_counts(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]]
-    ) -> None:
-        usual = {"rows": 5, "quarantined_rows": 0}
+    def test_of_several_landings_the_last_one_counts(self, sandbox: Sandbox, updates: Tasks) -> None:
         landed = [
-            {**usual, "missing_inputs": {"count": 1200, "inputs": ["tea", "coffee"]}},
-            {**usual, "rows": 0, "missing_inputs": {"count": 1200, "inputs": ["tea"]}},
+            self.landed(missing_inputs={"count": 1200, "inputs": ["tea", "coffee"]}),
+            self.landed(rows=0, missing_inputs={"count": 1200, "inputs": ["tea"]}),
             None,
         ]
-        execute(WebCollectSetMissingInputsOperator(task_id="set", updates=updates[:1], landed=landed))
+        execute(self.operator(updates[:1], landed))
         assert loops(sandbox, updates[0]["collection_task_id"]) == ["tea"]
 
-    def test_wrong_arguments_are_refused(self, updates: list[dict[str, Any]]) -> None:
-        landed = {"rows": 1, "quarantined_rows": 0}
+    def test_wrong_arguments_are_refused(self, updates: Tasks) -> None:
         with pytest.raises(InvalidArgument, match="it must be a dict with `collection_task_id`"):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed, sources=[{}])
+            self.operator(updates, self.landed(), sources=[{}])
         updates[0]["loop_items"][0]["is_append"] = True
         with pytest.raises(InvalidArgument, match="it must have one loop, without"):
-            WebCollectSetMissingInputsOperator(task_id="set", updates=updates, landed=landed)
+            self.operator(updates, self.landed())

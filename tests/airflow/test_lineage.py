@@ -90,20 +90,19 @@ class TestOpenLineage:
         return "file", destination.removeprefix("file://")
 
     def test_each_of_many_sources_has_a_folder(self, landing: Landing, folder: tuple[str, str]) -> None:
-        other = landing.sandbox.control.add_task(lots=[7])["task_id"]
+        other = landing.control.add_task(lots=[7])["task_id"]
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
-        extracted = Extracted(landing, sources=[batch, other])
+        called = {landing.task_id: "Shop {search}"}
+        extracted = Extracted(landing, sources=[batch, other], collection_task_names=called)
 
         names = [f"{landing.task_id}/000002", other]
         assert [name for _, name in extracted.inputs] == names
         assert [name for _, name in extracted.outputs] == [f"{folder[1]}/{name}" for name in names]
         assert extracted.rows_written() == [150, 7]
-        assert all(dataset["facets"].keys() == {"version"} for dataset in extracted.sent)
-
-    def test_the_names_of_collection_tasks_describe_datasets(self, landing: Landing) -> None:
-        other = landing.sandbox.control.add_task(lots=[7])["task_id"]
-        names = {landing.task_id: "Shop {search}"}
-        extracted = Extracted(landing, sources=[landing.task_id, other], collection_task_names=names)
+        assert [{*dataset["facets"]} for dataset in extracted.sent] == [
+            {"version", "documentation"},
+            {"version"},
+        ]
         for sent in (extracted.read, extracted.sent):
             told = [dataset["facets"].get("documentation", {}).get("description") for dataset in sent]
             assert told == ["Shop {search}", None]
@@ -131,16 +130,10 @@ class TestOpenLineage:
             assert Extracted(landing, **GROWING).rows_written() == [rows]
 
     @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
+    @pytest.mark.usefixtures("database")
     def test_the_version_is_the_commit_that_landed_or_was_loaded(
-        self,
-        landing: Landing,
-        folder: tuple[str, str],
-        form: dict[str, str],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        self, landing: Landing, folder: tuple[str, str], form: dict[str, str]
     ) -> None:
-        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
         names: dict[str, Any] = {"warehouse_conn_id": "warehouse", "table": "shop.prices"}
         for version in ("1", "2"):
             (sent,) = Extracted(landing, **GROWING, **form).sent
@@ -160,7 +153,7 @@ class TestOpenLineage:
 
     @pytest.mark.parametrize(("state", "way"), [("failed", "fail"), ("success", "warn")])
     def test_what_checks_found_is_told_of_the_source(self, landing: Landing, state: str, way: str) -> None:
-        landing.sandbox.control.change_rows(landing.task_id, "price", "empty", from_row=0)
+        landing.control.change_rows(landing.task_id, "price", "empty", from_row=0)
         checks = {"rows": {"min": 10}, "columns": {"price": {"filled": 0.95}}}
         extracted = Extracted(landing, state, checks=checks, on_failed_checks=way)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,7 +12,6 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_webcollect.landing.errors import LandingError
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from tests.airflow.dag_runs import run_dag, run_tasks
 from tests.airflow.examples import load as example
@@ -22,14 +20,6 @@ from tests.airflow.landings import GROWING, Landing, make_transfer
 from tests.postgresql import PostgreSQL
 
 pytestmark = on_sandbox()
-
-
-@pytest.fixture
-def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a DuckDB file, which the connection `warehouse` leads to."""
-    path = f"{tmp_path}/warehouse.duckdb"
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": path}))
-    return path
 
 
 def make_load(landing: Any = None, **arguments: Any) -> WebCollectLoadOperator:
@@ -87,61 +77,30 @@ def test_postgresql_is_reached_at_the_connections_host(
     assert postgresql.query("select count(*) from shop.prices") == [(len(landing.truth()),)]
 
 
-class TestSources:
-    def test_each_landing_is_loaded_its_own_way_though_another_fails(
-        self, sandbox: Sandbox, landing: Landing, destination: str, database: str
-    ) -> None:
-        landing.transfer()
-        rows = [{"url": url} for url in ("a", "b", "a")]
-        other = sandbox.control.add_task(rows=rows, lots=[3])
-        execute(make_transfer(f"{destination}-other", other))
-        sources: list[dict[str, Any]] = [
-            {"landing": f"{destination}-missing", "table": "shop.missing"},
-            {"landing": landing.destination, "table": "shop.all"},
-            {"landing": f"{destination}-other", "primary_key": "url", "write_disposition": "merge"},
-        ]
-        sources[2]["table"] = "shop.prices"
-        with pytest.raises(LandingError) as failed:
-            execute(make_load(table=None, sources=sources))
-        assert f"1 of 3 loads have failed. {destination}-missing into shop.missing: " in str(failed.value)
-        assert table(database, "url") == [("b",), ("a",)]
-        # a retry loads nothing twice
-        result = execute(make_load(table=None, sources=sources[1:]))
-        assert [(each["table"], each["rows"], each["total_rows"]) for each in result["sources"]] == [
-            ("shop.all", 0, len(landing.truth())),
-            ("shop.prices", 0, 3),
-        ]
-        assert (result["rows"], result["parts"], result["skipped_rows"]) == (0, 0, 0)
-
-    @pytest.mark.parametrize(
-        ("arguments", "said"),
-        [
-            ({"landing": "s3://b/a"}, "`landing` is 's3://b/a'; it cannot be given with `sources`"),
-            ({"sources": []}, r"`sources` is \[\]; it must hold at least one"),
-            ({"sources": ["s3://b/a"]}, r"`sources\[0\]` is 's3://b/a'; it must be a dict"),
-            ({"sources": [{"landing": "s3://b/a"}]}, r"`sources\[0\]: table` is None"),
-            (
-                {"sources": [{"landing": "s3://b/a", "table": "a.b", "primary_key": "url"}]},
-                r"`sources\[0\]: primary_key` is 'url'; it requires write_disposition='merge'",
-            ),
-            (
-                {"sources": [{"landing": "s3://b/a", "table": "a.b", "lotno": "1"}]},
-                r"`sources\[0\]: lotno` is '1'; there is no such option",
-            ),
-            (
-                {
-                    "sources": [
-                        {"landing": "s3://b/a", "table": "a.b"},
-                        {"landing": "s3://b/c", "table": "a.b", "write_disposition": "replace"},
-                    ]
-                },
-                r"`sources\[1\]: table` is 'a.b'; sources\[0\] has it, too: write_disposition='replace'",
-            ),
-        ],
-    )
-    def test_what_is_wrong_is_refused_while_parsing(self, arguments: dict[str, Any], said: str) -> None:
-        with pytest.raises(InvalidArgument, match=said):
-            make_load(**{"table": None, "sources": [{}], **arguments})
+def test_each_landing_is_loaded_its_own_way_though_another_fails(
+    landing: Landing, destination: str, database: str
+) -> None:
+    landing.transfer()
+    rows = [{"url": url} for url in ("a", "b", "a")]
+    other = landing.control.add_task(rows=rows, lots=[3])
+    execute(make_transfer(f"{destination}-other", other))
+    sources: list[dict[str, Any]] = [
+        {"landing": f"{destination}-missing", "table": "shop.missing"},
+        {"landing": landing.destination, "table": "shop.all"},
+        {"landing": f"{destination}-other", "primary_key": "url", "write_disposition": "merge"},
+    ]
+    sources[2]["table"] = "shop.prices"
+    with pytest.raises(LandingError) as failed:
+        execute(make_load(table=None, sources=sources))
+    assert f"1 of 3 loads have failed. {destination}-missing into shop.missing: " in str(failed.value)
+    assert table(database, "url") == [("b",), ("a",)]
+    # a retry loads nothing twice
+    result = execute(make_load(table=None, sources=sources[1:]))
+    assert [(each["table"], each["rows"], each["total_rows"]) for each in result["sources"]] == [
+        ("shop.all", 0, len(landing.truth())),
+        ("shop.prices", 0, 3),
+    ]
+    assert (result["rows"], result["parts"], result["skipped_rows"]) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(("conn_type", "cure"), [("mysql", "to_dlt"), ("generic", "installing the provider")])

@@ -35,11 +35,9 @@ def values(metrics: list[Metric], name: str) -> list[Any]:
     return [metric.value for metric in metrics if metric.name == name]
 
 
-def test_the_documentation_has_what_is_sent(
-    landing: Landing, sandbox: Sandbox, metrics: list[Metric]
-) -> None:
+def test_the_documentation_has_what_is_sent(landing: Landing, metrics: list[Metric]) -> None:
     execute(make_transfer(landing.destination, landing.task), **TEAM)
-    asyncio.run(outcome(for_task(sandbox.control.add_task(state="Finished"))))
+    asyncio.run(outcome(for_task(landing.control.add_task(state="Finished"))))
 
     sent: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for metric in metrics:

@@ -13,9 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 from airflow_provider_webcollect import read_landing
 from airflow_provider_webcollect.operators.webcollect import WebCollectGetActionsOperator
 from airflow_provider_webcollect.sandbox import Sandbox
-from airflow_provider_webcollect.sensors.webcollect import (
-    WebCollectTaskStatusSensor,
-)
+from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer

@@ -43,13 +43,11 @@ ROW: dict[str, Any] = {
 
 
 def query(**arguments: Any) -> Any:
-    """Execute the query operator and return its result."""
     operator = WebCollectQueryAnalyticsOperator(task_id="query", **{**WEEK, **arguments})
     return execute(operator, ds="2026-01-01")
 
 
 def check(**arguments: Any) -> dict[str, Any]:
-    """Execute the check and return its result."""
     return dict(execute(WebCollectMetricsCheckOperator(task_id="check", **{**WEEK, **arguments})))
 
 
@@ -137,12 +135,10 @@ def serve(set_connection: Connect) -> Iterator[Callable[..., None]]:
 
 
 def volume(number: Any) -> dict[str, Any]:
-    """Return the metrics of a row with a volume."""
     return {"dataVolumeMetrics": {"totalCollected": number}}
 
 
 def cost(number: Any) -> dict[str, Any]:
-    """Return the metrics of a row with a cost."""
     return {"resourceUsageMetrics": {"balance": number}}
 
 

@@ -22,7 +22,7 @@ from sqlalchemy import select, text
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.operators.start import Clock, _Memory, _Start
 from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Control, Sandbox
 from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusSensor
 from airflow_provider_webcollect.service.errors import WebCollectError
 from airflow_provider_webcollect.service.threads import Stop
@@ -50,7 +50,7 @@ class Starter:
     :ivar ids: those of its sub-tasks.
     """
 
-    sandbox: Sandbox
+    control: Control
     task_id: str
     ids: list[str]
 
@@ -86,16 +86,14 @@ class Starter:
         return store
 
     def start_in_dag(self, **arguments: Any) -> FinishedRun:
-        """Run the operator as a DAG run, with retries."""
         return run_tasks(lambda: self.operator(**{**RETRIES, **arguments}))
 
     def sent(self, path: str = START) -> int:
         """Return how many starts, or other requests, the service has got."""
-        return len(self.sandbox.control.requests(path))
+        return len(self.control.requests(path))
 
     def task(self) -> dict[str, Any]:
-        """Return the collection task as it is now."""
-        return self.sandbox.control.task(self.task_id)
+        return self.control.task(self.task_id)
 
     def start_elsewhere(self, *ids: str) -> None:
         """Start sub-tasks as somebody else does."""
@@ -104,12 +102,11 @@ class Starter:
 
 @pytest.fixture
 def starter(sandbox: Sandbox, task: Task) -> Starter:
-    """Starts the task."""
     return starter_of(sandbox, task)
 
 
 def starter_of(sandbox: Sandbox, task: Task) -> Starter:
-    return Starter(sandbox, task["task_id"], [subtask["subtask_id"] for subtask in task["subtasks"]])
+    return Starter(sandbox.control, task["task_id"], [subtask["subtask_id"] for subtask in task["subtasks"]])
 
 
 def quick_clock(on_sleep: Callable[[], object] = lambda: None) -> Clock:
@@ -148,11 +145,11 @@ class TestWaiting:
         assert (starter.sent(), remembered(run)) == (1, 0)
 
     def test_a_run_that_is_stopped_fails_it_without_retries(
-        self, sandbox: Sandbox, starter: Starter, after_requests: AfterRequests
+        self, starter: Starter, after_requests: AfterRequests
     ) -> None:
-        sandbox.control.configure(stale_seconds=0, run_seconds=10_000)
+        starter.control.configure(stale_seconds=0, run_seconds=10_000)
         store = Store()
-        after_requests(1, START, sandbox.control.stop_task, starter.task_id)
+        after_requests(1, START, starter.control.stop_task, starter.task_id)
         with pytest.raises(AirflowFailException, match=f"{starter.task_id} is Stopped"):
             starter.start(store=store, failure_states=iter(["stopped"]))
 
@@ -183,12 +180,12 @@ def test_a_run_that_ends_before_the_start_does_not_count(sandbox: Sandbox, set_c
     ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "drop", "done": True}, 2)]
 )
 def test_a_slow_start_does_not_make_the_run_before_count(
-    sandbox: Sandbox, starter: Starter, fault: dict[str, Any], tries: int
+    starter: Starter, fault: dict[str, Any], tries: int
 ) -> None:
     # a status counts in any case after STATUS_DELAY seconds: by this clock, the start took longer
     clock = Clock(now=lambda: time.time() - (0 if starter.sent() else STATUS_DELAY + 10))
-    sandbox.control.configure(stale_seconds=100)
-    sandbox.control.fail(START, **fault)
+    starter.control.configure(stale_seconds=100)
+    starter.control.fail(START, **fault)
     result = starter.start(tries=tries, retry_unknown_outcome=True, clock=clock)
     assert (result["status"]["executed_times"], starter.sent()) == (2, 1)
 
@@ -197,7 +194,6 @@ class TestCrashes:
     @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="this Airflow cannot remember it")
     def test_a_retry_joins_a_run_that_has_ended_meanwhile(
         self,
-        sandbox: Sandbox,
         starter: Starter,
         set_connection: Connect,
         after_requests: AfterRequests,
@@ -205,7 +201,7 @@ class TestCrashes:
     ) -> None:
         def connect_again(context: Any) -> None:
             set_connection()
-            sandbox.control.advance(20_000)
+            starter.control.advance(20_000)
 
         # the connection is away for the rest of the try that has started the run
         after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
@@ -217,9 +213,9 @@ class TestCrashes:
 
     @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
     def test_a_retry_repeats_only_a_start_that_had_no_effect(
-        self, sandbox: Sandbox, starter: Starter, done: bool, sent: int
+        self, starter: Starter, done: bool, sent: int
     ) -> None:
-        sandbox.control.fail(START, kind="drop", done=done)
+        starter.control.fail(START, kind="drop", done=done)
         starter.start(tries=2, retry_unknown_outcome=True, clock=quick_clock())
         assert (starter.sent(), len(starter.task()["runs"])) == (sent, 2)
 
@@ -257,17 +253,17 @@ class TestCrashes:
         assert (len(sleeps), starter.sent()) == (2, 1)
 
     def test_an_outdated_response_is_no_sign_of_a_start(
-        self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]]
+        self, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
         # as another server of the service may answer, which has not seen the latest run yet
-        retry(then=lambda: sandbox.control.configure(executed_times_offset=-1))
+        retry(then=lambda: starter.control.configure(executed_times_offset=-1))
         assert starter.sent() == 1
 
     @pytest.mark.parametrize("again", [False, True])
     def test_a_start_that_joined_a_run_is_repeated_only_if_asked_for(
-        self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]], again: bool
+        self, starter: Starter, retry: Callable[..., dict[str, Any]], again: bool
     ) -> None:
-        sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
+        starter.control.configure(run_seconds=10_000, stale_seconds=0)
         going_on, *ours = starter.ids
         starter.start_elsewhere(going_on)
         # the other sub-tasks are idle, as before it or already again
@@ -280,25 +276,25 @@ class TestCrashes:
         assert starter.sent() == 1 + again
 
     def test_the_end_of_a_joined_run_is_no_sign_of_the_start(
-        self, sandbox: Sandbox, starter: Starter, retry: Callable[..., dict[str, Any]]
+        self, starter: Starter, retry: Callable[..., dict[str, Any]]
     ) -> None:
-        sandbox.control.configure(run_seconds=10_000, stale_seconds=0, counted_runs="ended")
+        starter.control.configure(run_seconds=10_000, stale_seconds=0, counted_runs="ended")
         starter.start_elsewhere(starter.ids[0])
-        result = retry(then=lambda: sandbox.control.advance(20_000), retry_unknown_outcome=True)
+        result = retry(then=lambda: starter.control.advance(20_000), retry_unknown_outcome=True)
         assert (result["started"], starter.sent()) == (starter.ids, 2)
 
     @pytest.mark.parametrize("interrupted", [False, True])
     def test_somebody_elses_start_is_not_taken_for_its_own(
-        self, sandbox: Sandbox, starter: Starter, interrupted: bool, monkeypatch: pytest.MonkeyPatch
+        self, starter: Starter, interrupted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sandbox.control.configure(run_seconds=10_000)
+        starter.control.configure(run_seconds=10_000)
         options: dict[str, Any] = {
             "store": Store(),
             "wait_for_completion": False,
             "retry_unknown_outcome": True,
         }
         if interrupted:
-            sandbox.control.fail(START, status=429, headers={"Retry-After": "1"})
+            starter.control.fail(START, status=429, headers={"Retry-After": "1"})
             paused, sleep = threading.Event(), Stop.sleep
 
             def sleep_until_the_end(stop: Stop, seconds: float) -> None:
@@ -310,7 +306,7 @@ class TestCrashes:
                 starter.start(**options)
             monkeypatch.setattr(Stop, "sleep", sleep)
         else:
-            sandbox.control.fail(START, status=400, code="TaskExecuting")
+            starter.control.fail(START, status=400, code="TaskExecuting")
             with pytest.raises(WebCollectError):
                 starter.start(**options)
         starter.start_elsewhere(starter.ids[0])
@@ -321,8 +317,8 @@ class TestCrashes:
         assert states <= {"Waiting", "Sent", "Extracting"}
         assert options["store"] == {}
 
-    def test_after_an_unknown_outcome_nothing_is_repeated(self, sandbox: Sandbox, starter: Starter) -> None:
-        sandbox.control.fail(START, kind="drop", done=True)
+    def test_after_an_unknown_outcome_nothing_is_repeated(self, starter: Starter) -> None:
+        starter.control.fail(START, kind="drop", done=True)
         store = Store()
         with pytest.raises(AirflowFailException, match=f"The status of task {starter.task_id} shows whether"):
             starter.start(store=store)
@@ -350,7 +346,6 @@ class TestClearing:
     @pytest.mark.parametrize("goes_on", [True, False])
     def test_after_a_failed_wait_it_joins_what_still_goes_on(
         self,
-        sandbox: Sandbox,
         starter: Starter,
         set_connection: Connect,
         after_requests: AfterRequests,
@@ -358,25 +353,23 @@ class TestClearing:
         goes_on: bool,
         is_kept: bool,
     ) -> None:
-        sandbox.control.configure(run_seconds=10_000, stale_seconds=0)
+        starter.control.configure(run_seconds=10_000, stale_seconds=0)
         store = Store()
         after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
         with pytest.raises(AirflowException, match="isn't defined"):
             starter.start(store=store)
         set_connection()
         if goes_on:
-            after_requests(starter.sent(STATUS) + 2, STATUS, sandbox.control.advance, 20_000)
+            after_requests(starter.sent(STATUS) + 2, STATUS, starter.control.advance, 20_000)
         else:
-            sandbox.control.advance(20_000)
-            sandbox.control.configure(run_seconds=60)
+            starter.control.advance(20_000)
+            starter.control.configure(run_seconds=60)
         result = starter.start(store=store if is_kept else Store(), max_tries=5)
 
         assert len(result["already_active" if goes_on else "started"]) == 3
         assert (result["status"]["executed_times"], starter.sent()) == ((2, 1) if goes_on else (3, 2))
 
-    def test_a_mapped_task_does_not_take_the_start_of_another(
-        self, sandbox: Sandbox, starter: Starter
-    ) -> None:
+    def test_a_mapped_task_does_not_take_the_start_of_another(self, starter: Starter) -> None:
         # a task that is cleared while it runs keeps its `max_tries`
         first, second, _ = starter.ids
         result = {"collection_task_id": starter.task_id, "started": [first], "after": None}
@@ -399,7 +392,7 @@ class TestAnApiKeyAlone:
         return {"sub_task_ids": [first, second, first], "wait_for_completion": False}
 
     def test_it_starts_what_is_given_without_a_look_and_says_so(
-        self, sandbox: Sandbox, starter: Starter, given: dict[str, Any], said: Said
+        self, starter: Starter, given: dict[str, Any], said: Said
     ) -> None:
         store = Store()
 
@@ -411,29 +404,29 @@ class TestAnApiKeyAlone:
             "after": None,
         }
         assert starter.task()["runs"][-1]["started_subtasks"] == 2
-        requests = sandbox.control.requests()
+        requests = starter.control.requests()
         assert [(request["path"], request["credential"]) for request in requests] == [(START, "api_key")]
         assert "The connection has only an API key, so the status of task" in said()
         assert store == {}
 
     @pytest.mark.parametrize(("name", "value"), [("sub_task_ids", "all"), ("wait_for_completion", True)])
     def test_what_takes_a_token_is_refused_before_anything_is_sent(
-        self, sandbox: Sandbox, starter: Starter, given: Any, name: str, value: Any
+        self, starter: Starter, given: Any, name: str, value: Any
     ) -> None:
         with pytest.raises(
             AirflowFailException, match=f"only an API key, and `{name}=.*` needs an access token"
         ):
             starter.start(**{**given, name: value})
-        assert sandbox.control.requests() == []
+        assert starter.control.requests() == []
 
     @pytest.mark.parametrize("again", [False, True])
     @pytest.mark.parametrize("lost", ["the response", "the process"])
     def test_an_unknown_outcome_is_repeated_only_if_asked_for(
-        self, sandbox: Sandbox, starter: Starter, given: dict[str, Any], lost: str, again: bool
+        self, starter: Starter, given: dict[str, Any], lost: str, again: bool
     ) -> None:
         store, tries = Store(), 1
         if lost == "the response":
-            sandbox.control.fail(START, kind="drop", done=True)
+            starter.control.fail(START, kind="drop", done=True)
             tries += again
         else:
             store = starter.killed_during({"started": given["sub_task_ids"], "after": None}, **given)
@@ -448,21 +441,21 @@ class TestAnApiKeyAlone:
         assert (starter.sent(), store) == (sent, {})
 
     def test_a_start_of_the_key_is_not_waited_for_with_a_token(
-        self, sandbox: Sandbox, starter: Starter, set_connection: Connect
+        self, starter: Starter, set_connection: Connect
     ) -> None:
         set_connection()
         store = starter.killed_during({"started": [], "after": None}, sent=True)
         with pytest.raises(AirflowFailException, match="the status before is unknown"):
             starter.start(store=store)
-        assert sandbox.control.requests() == []
+        assert starter.control.requests() == []
 
     def test_a_retry_knows_a_start_of_the_key_that_took_effect(
-        self, sandbox: Sandbox, starter: Starter, given: dict[str, Any]
+        self, starter: Starter, given: dict[str, Any]
     ) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
         store = starter.killed_during(result, sent=True, **given)
         assert starter.start(store=store, **given) == result
-        assert sandbox.control.requests() == []
+        assert starter.control.requests() == []
 
 
 class KilledAt(Store):
@@ -489,7 +482,7 @@ class Starters:
     :ivar ids: those of the collection tasks, of which each has run once.
     """
 
-    sandbox: Sandbox
+    control: Control
     ids: list[str]
 
     def start(self, ids: list[str] | None = None, *, tries: int = 1, store: Any = None, **how: Any) -> Any:
@@ -504,11 +497,11 @@ class Starters:
 
     def runs(self) -> list[int]:
         """Return how often each collection task has run."""
-        return [len(self.sandbox.control.task(task_id)["runs"]) for task_id in self.ids]
+        return [len(self.control.task(task_id)["runs"]) for task_id in self.ids]
 
     def sent(self, path: str = START) -> int:
         """Return how many starts, or other requests, the service has got."""
-        return len(self.sandbox.control.requests(path))
+        return len(self.control.requests(path))
 
 
 class TestSeveral:
@@ -517,7 +510,7 @@ class TestSeveral:
     @pytest.fixture
     def starters(self, sandbox: Sandbox) -> Starters:
         return Starters(
-            sandbox, [sandbox.control.add_task(lots=[10], subtasks=2)["task_id"] for _ in range(3)]
+            sandbox.control, [sandbox.control.add_task(lots=[10], subtasks=2)["task_id"] for _ in range(3)]
         )
 
     def test_each_is_started_and_waited_for(
@@ -549,10 +542,8 @@ class TestSeveral:
         execute(operator, params={"ids": starters.ids})
         assert starters.runs() == [2, 2, 2]
 
-    def test_the_status_of_many_is_queried_by_few_requests(
-        self, sandbox: Sandbox, starters: Starters
-    ) -> None:
-        more = [sandbox.control.add_task(lots=[1], subtasks=1)["task_id"] for _ in range(22)]
+    def test_the_status_of_many_is_queried_by_few_requests(self, starters: Starters) -> None:
+        more = [starters.control.add_task(lots=[1], subtasks=1)["task_id"] for _ in range(22)]
         starters.start([*starters.ids, *more])
         assert (starters.sent(STATUS), starters.sent()) == (2, 25)
 
@@ -566,9 +557,9 @@ class TestSeveral:
 
     @pytest.mark.parametrize("with_gone", [False, True])
     def test_a_retry_starts_what_has_failed_and_joins_the_others(
-        self, sandbox: Sandbox, starters: Starters, with_gone: bool
+        self, starters: Starters, with_gone: bool
     ) -> None:
-        sandbox.control.fail(START, status=400, code="TaskExecuting", after=1)
+        starters.control.fail(START, status=400, code="TaskExecuting", after=1)
         store = Store()
         if with_gone:
             # an error that a retry cannot help against does not keep it from the other one
@@ -597,8 +588,8 @@ class TestSeveral:
         assert starters.runs() == [2, 1, 2]
 
     @pytest.mark.parametrize("again", [False, True])
-    def test_lost_responses_start_none_twice(self, sandbox: Sandbox, starters: Starters, again: bool) -> None:
-        sandbox.control.fail(START, kind="drop", done=True, after=1)
+    def test_lost_responses_start_none_twice(self, starters: Starters, again: bool) -> None:
+        starters.control.fail(START, kind="drop", done=True, after=1)
         if again:
             results = starters.start(tries=2, retry_unknown_outcome=True, clock=quick_clock())
             assert [len(result["started"]) for result in results] == [2, 2, 2]
@@ -609,16 +600,14 @@ class TestSeveral:
         assert (starters.runs(), starters.sent()) == ([2, 2, 2], 3)
 
     @pytest.mark.usefixtures("no_pauses")
-    def test_it_does_not_try_hundreds_while_the_service_is_down(
-        self, sandbox: Sandbox, starters: Starters
-    ) -> None:
-        more = [sandbox.control.add_task()["task_id"] for _ in range(2)]
+    def test_it_does_not_try_hundreds_while_the_service_is_down(self, starters: Starters) -> None:
+        more = [starters.control.add_task()["task_id"] for _ in range(2)]
         store = Store()
-        sandbox.control.fail(SUBTASKS, status=503, times=None)
+        starters.control.fail(SUBTASKS, status=503, times=None)
         said = "^3 of 5 collection tasks failed, and 2 were not tried"
         with pytest.raises(WebCollectError, match=said):
             starters.start([*starters.ids, *more], store=store)
-        sandbox.control.clear_faults()
+        starters.control.clear_faults()
         assert len(starters.start([*starters.ids, *more], store=store)) == 5
 
     @pytest.mark.parametrize("is_stored", [False, True])
@@ -634,7 +623,7 @@ class TestSeveral:
         assert [len(result["started"]) for result in results] == [2, 2, 2]
         assert (starters.runs(), starters.sent(), store) == ([2, 2, 2], 3, {})
 
-    def test_all_unknown_starts_are_looked_for_together(self, sandbox: Sandbox, starters: Starters) -> None:
+    def test_all_unknown_starts_are_looked_for_together(self, starters: Starters) -> None:
         store, sleeps = Store(), list[None]()
         operator = WebCollectStartSubTasksOperator(
             task_id="start", collection_task_ids=[*starters.ids, "gone"]
@@ -647,7 +636,7 @@ class TestSeveral:
         def show() -> None:
             sleeps.append(None)
             if len(sleeps) == 1:
-                sandbox.control.start_task(starters.ids[1])
+                starters.control.start_task(starters.ids[1])
 
         with pytest.raises(AirflowFailException, match=r"^1 of 4 collection tasks failed\. gone: "):
             starters.start([*starters.ids, "gone"], store=store, clock=quick_clock(on_sleep=show))

@@ -43,7 +43,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.endpoints import ENDPOINTS, Retry
 from airflow_provider_webcollect.service.settings import ClientTiming
 from tests.airflow.dag_runs import make_dag, run_dag
-from tests.airflow.executions import Connect, Said, Task, execute, on_sandbox
+from tests.airflow.executions import Connect, Said, Task, execute, loop_of, on_sandbox
 from tests.interruption import PATIENCE, signalled_when
 from tests.operations import PATHS, WITH_OPERATOR, Operation, Scene, each, holds
 from tests.service.servers import answer, serving
@@ -138,7 +138,7 @@ class TestTasksAndGroups:
 
     def test_properties_may_be_pairs_and_the_log_tells_appending(self, task: Task, said: Said) -> None:
         loop, _, text = (step["action_id"] for step in task["actions"])
-        entry = {"action_id": loop, "loop_type": "TextList", "loop_items": ["a"]}
+        entry = loop_of(task, "a")
         step = {"action_type": "EnterTextAction", "action_id": text}
         pairs = [{"name": "TextToSet", "value": "two"}]
         result = execute(
@@ -187,13 +187,8 @@ class TestUpdatesOfSeveralTasks:
     def updates(self, sandbox: Sandbox) -> list[dict[str, Any]]:
         """New loop items of two tasks."""
         tasks = [sandbox.control.add_task(loop_items=["old"]) for _ in range(2)]
-        new = {"loop_type": "TextList", "loop_items": ["a", "b"]}
         return [
-            {
-                "collection_task_id": task["task_id"],
-                "loop_items": [{"action_id": task["actions"][0]["action_id"], **new}],
-            }
-            for task in tasks
+            {"collection_task_id": task["task_id"], "loop_items": [loop_of(task, "a", "b")]} for task in tasks
         ]
 
     def update(self, updates: list[dict[str, Any]], *, tries: int = 1, **how: Any) -> Any:
@@ -283,8 +278,7 @@ class TestMeaningOfResults:
                 execute(operator)
 
     def test_values_of_generators_are_sent(self, sandbox: Sandbox, task: Task) -> None:
-        loop = task["actions"][0]["action_id"]
-        entry = {"action_id": loop, "loop_type": "TextList", "loop_items": iter(["a", "b"])}
+        entry = {**loop_of(task), "loop_items": iter(["a", "b"])}
         with make_dag():
             operator = WebCollectUpdateTaskParametersOperator(
                 task_id="update",
@@ -344,7 +338,6 @@ def test_a_users_own_operator_may_add_template_fields(sandbox: Sandbox, task: Ta
 
 class TestRefreshToken:
     def renew(self, **arguments: Any) -> dict[str, Any]:
-        """Execute the operator and return its result."""
         return dict(execute(WebCollectRefreshTokenOperator(task_id="renew", **arguments)))
 
     def test_a_young_token_is_kept_unless_renewal_is_forced(self, sandbox: Sandbox) -> None:
@@ -376,7 +369,6 @@ class TestRefreshToken:
 
 
 def state_of(dag_id: str) -> str:
-    """Return the state of a DAG's only task."""
     query = text("select state from task_instance where dag_id = :dag_id")
     with create_session() as session:
         return str(session.execute(query, {"dag_id": dag_id}).scalar_one())

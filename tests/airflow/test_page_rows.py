@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,7 +64,6 @@ class Visitor:
         return self._answer(self._client.get(self._address(what), params=self._which(which)))
 
     def series(self) -> dict[str, Any]:
-        """Return what the page shows of the landing."""
         all_series = self._client.get("/landings").json()["series"]
         (series,) = (one for one in all_series if one["dag_id"] == self._events.dag_id)
         return dict(series)
@@ -120,7 +118,6 @@ def quarantine(landing: Landing, events: Events, **options: Any) -> dict[str, An
 
 
 def run_of(landing: Landing, commit: int) -> str:
-    """Return the run whose rows a commit has quarantined."""
     return waiting(landing.destination, commit).run.run_id
 
 
@@ -277,7 +274,7 @@ class TestEvidence:
         ]
 
     def test_single_rows_are_told_with_the_rules_they_broke(self, landing: Landing, events: Events) -> None:
-        landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
+        landing.control.change_rows(landing.task_id, "url", "empty", from_row=28)
         which = quarantine(landing, events, **QUARANTINES_SINGLE_ROWS)
         person = Visitor(events, "user")
         _, told = person.get("waiting", **which)
@@ -294,7 +291,7 @@ class TestEvidence:
         assert read_landing(landing.destination).manifest.rows == 30
 
     def test_single_rows_are_told_also_after_a_failed_check(self, landing: Landing, events: Events) -> None:
-        landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
+        landing.control.change_rows(landing.task_id, "url", "empty", from_row=28)
         checks = {**QUARANTINES_SINGLE_ROWS["checks"], "rows": {"max_wrong": 0.2, "min": 99}}
         which = quarantine(landing, events, checks=checks, on_failed_checks="warn")
         person = Visitor(events, "user")
@@ -369,12 +366,8 @@ def _as_text(value: Any) -> str:
 
 
 class TestLoads:
-    def test_each_table_has_its_latest_load_and_skipped_rows(
-        self, landing: Landing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
-        landing.sandbox.control.change_rows(landing.task_id, "url", "empty", from_row=28)
+    def test_each_table_has_its_latest_load_and_skipped_rows(self, landing: Landing, database: str) -> None:
+        landing.control.change_rows(landing.task_id, "url", "empty", from_row=28)
         dag = make_dag()
         with dag:
             land = make_transfer(landing.destination, landing.task, **GROWING)

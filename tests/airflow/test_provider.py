@@ -145,9 +145,7 @@ def test_the_docstring_is_complete(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_lists_are_shown_as_json_and_tasks_linked(
-    name: str,
-) -> None:
+def test_lists_are_shown_as_json_and_tasks_linked(name: str) -> None:
     cls = getattr(airflow_provider_webcollect, name)
     many = {field for field in cls.template_fields if field in MANY or field.endswith(("_ids", "_names"))}
     assert many <= set(cls.template_fields_renderers)
@@ -237,9 +235,7 @@ def imported() -> SimpleNamespace:
     return SimpleNamespace(for_dags=dags, look=look, plugin=plugin)
 
 
-def test_dags_import_little_of_the_provider(
-    imported: SimpleNamespace,
-) -> None:
+def test_dags_import_little_of_the_provider(imported: SimpleNamespace) -> None:
     # what is imported decides what it costs; seconds would tell of the machine's load
     packages = {name.partition(".")[0] for name in imported.for_dags}
     assert packages - sys.stdlib_module_names <= {"airflow", PACKAGE, "msgspec"}

@@ -77,7 +77,6 @@ def stored(key: str) -> str:
 
 
 def stored_token() -> StoredToken:
-    """Return the token in its Variable."""
     return msgspec.json.decode(stored(VARIABLE), type=StoredToken)
 
 

@@ -51,7 +51,6 @@ def sensor(kind: str, task: Task | None = None, **arguments: Any) -> Any:
 
 
 def defer(sensor: Any) -> TaskDeferred:
-    """Execute a sensor, and return how it defers itself."""
     with pytest.raises(TaskDeferred) as deferred:
         execute(sensor)
     return deferred.value
@@ -207,9 +206,7 @@ class TestPoking:
 
 
 @pytest.mark.parametrize("written", [lambda start: start, json.dumps, lambda start: [json.dumps(start)]])
-def test_the_result_of_a_start_is_the_baseline_of_its_task(
-    written: Callable[[Any], Any],
-) -> None:
+def test_the_result_of_a_start_is_the_baseline_of_its_task(written: Callable[[Any], Any]) -> None:
     start = {"collection_task_id": "A-TASK", "after": {"executed_times": 3}}
     waiting = sensor("task", {"task_id": "a-task"}, after=written(start), deferrable=True)
     (baseline,) = defer(waiting).trigger.condition["after"].items()
@@ -347,7 +344,6 @@ class TestTheRunBefore:
         return sandbox.control.add_task(lots=[10], rows=20)
 
     def start(self, task: Task, **arguments: Any) -> WebCollectStartSubTasksOperator:
-        """Return an operator that starts a task."""
         return WebCollectStartSubTasksOperator(
             task_id="start", collection_task_id=task["task_id"], **arguments
         )

@@ -20,7 +20,7 @@ from airflow_provider_webcollect import WebCollectMarkExportedOperator, WebColle
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import edges, make_dag, passed, run_dag, serialized
-from tests.airflow.executions import Said, on_sandbox
+from tests.airflow.executions import Said, loop_of, on_sandbox
 
 EACH, TOGETHER = {"arrangement": "each"}, {"arrangement": "together"}
 both = pytest.mark.parametrize("how", [EACH, TOGETHER], ids=["each", "together"])
@@ -551,9 +551,8 @@ class TestRuns:
             sandbox.control.add_task(name=name, rows=rows, lots=[5])
             for name, rows in (("A b", 10), ("Ć", 20))
         ]
-        items = [{**ITEMS[0], "action_id": tasks[0]["actions"][0]["action_id"]}]
         return [
-            {"id": tasks[0]["task_id"], "name": "A b", "loop_items": items},
+            {"id": tasks[0]["task_id"], "name": "A b", "loop_items": [loop_of(tasks[0], "tea")]},
             {"id": tasks[1]["task_id"], "name": "Ć"},
         ]
 
@@ -568,11 +567,9 @@ class TestRuns:
         shops: list[dict[str, Any]],
         arguments: dict[str, Any],
         tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
+        database: str,
         how: dict[str, Any],
     ) -> None:
-        database = f"{tmp_path}/warehouse.duckdb"
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": database}))
         dag = make_dag()
         load = {**LOAD, "max_active_tis_per_dag": 1}
         make_group(dag, **arguments, **how, mark_exported=True, load=load)
@@ -607,12 +604,11 @@ class TestRuns:
     ) -> None:
         # as a native object, this id would be the number 1000
         task = sandbox.control.add_task("1_000", rows=3, lots=[3])
-        step = task["actions"][0]["action_id"]
         shop = {
             "id": task["task_id"],
             "lotno": task["runs"][0]["lotno"],
             "checks": {"columns": {"title": {"pattern": "[^{#]+"}}, "new_columns": "warn"},
-            "loop_items": [{**ITEMS[0], "action_id": step, "loop_items": AS_WRITTEN}],
+            "loop_items": [loop_of(task, *AS_WRITTEN)],
         }
         other = {"id": sandbox.control.add_task(rows=3, lots=[3])["task_id"], "lotno": "{{ 7 * 7 }}"}
         dag = make_dag(render_template_as_native_obj=is_native)
@@ -644,25 +640,17 @@ class TestNames:
     @pytest.fixture
     def arguments(self, ids: dict[str, str], sandbox: Sandbox, tmp_path: Path) -> dict[str, Any]:
         (shop, *_) = ids.values()
-        step = sandbox.control.task(shop)["actions"][0]["action_id"]
         entries: list[dict[str, Any]] = [{"id": id_, "name": name} for name, id_ in ids.items()]
-        entries[0]["loop_items"] = [{**ITEMS[0], "action_id": step}]
+        entries[0]["loop_items"] = [loop_of(sandbox.control.task(shop), "tea")]
         file = tmp_path / "shops.json"
         file.write_text(json.dumps(entries))
         return quick(file, f"file://{tmp_path}/{{id}}")
 
+    @pytest.mark.usefixtures("database")
     @both
     def test_logs_and_results_have_names_beside_ids(
-        self,
-        ids: dict[str, str],
-        arguments: dict[str, Any],
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        said: Said,
-        how: dict[str, Any],
+        self, ids: dict[str, str], arguments: dict[str, Any], said: Said, how: dict[str, Any]
     ) -> None:
-        warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
-        monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
         dag = make_dag()
         make_group(dag, **arguments, **how, load=LOAD)
         run = run_dag(dag)
@@ -703,6 +691,7 @@ class TestNames:
         said: Said,
         how: dict[str, Any],
     ) -> None:
+        # loads into it fail
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": ":memory:"}))
         ids["Gone"] = "0" * 8 + "-0000-4000-8000-" + "0" * 12
         entries = [{"id": id_, "name": name, "checks": {"rows": {"min": 10**6}}} for name, id_ in ids.items()]

@@ -14,11 +14,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowSkipException,
-    AirflowTaskTimeout,
-)
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, AirflowTaskTimeout
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
 from airflow_provider_webcollect.hooks import connection
@@ -49,13 +45,13 @@ pytestmark = on_sandbox()
 READ, MARK = "/data/all", "/data/markexported"
 
 
-def test_every_row_lands_once_on_any_storage_that_airflow_has(sandbox: Sandbox, landing: Landing) -> None:
+def test_every_row_lands_once_on_any_storage_that_airflow_has(landing: Landing) -> None:
     io = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io.store")
     io.attach("memory", fs=fsspec.filesystem("memory"))
     destination = f"memory://{landing.task_id}/landed"
     transfer(destination, landing.task)
     assert landed(destination) == landing.truth()
-    assert not sandbox.control.task(landing.task_id)["exported"]
+    assert not landing.control.task(landing.task_id)["exported"]
 
 
 @pytest.mark.parametrize("many", [False, True])
@@ -88,13 +84,6 @@ def test_it_can_be_mapped_and_the_manifest_names_the_run(sandbox: Sandbox, tmp_p
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, 1)
 
 
-def test_it_confirms_after_the_commit(sandbox: Sandbox, landing: Landing) -> None:
-    landing.transfer(mark_exported=True)
-    assert sandbox.control.task(landing.task_id)["exported"]
-    paths = [request["endpoint"] for request in sandbox.control.requests()]
-    assert paths.index(MARK) > max(index for index, path in enumerate(paths) if path == READ)
-
-
 @pytest.mark.parametrize(
     ("options", "written"),
     [
@@ -123,8 +112,8 @@ def test_the_format_of_a_table_may_be_a_template(landing: Landing, native: bool)
 
 
 class TestManySources:
-    def test_each_has_a_folder_of_its_own(self, landing: Landing, sandbox: Sandbox, tmp_path: Path) -> None:
-        others = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    def test_each_has_a_folder_of_its_own(self, landing: Landing, tmp_path: Path) -> None:
+        others = [landing.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         own = f"file://{tmp_path}/elsewhere"
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
         elsewhere = {"collection_task_id": others[1], "destination": own}
@@ -133,7 +122,7 @@ class TestManySources:
         folders = [f"{landing.destination}/{name}" for name in (f"{landing.task_id}/000002", others[0])]
         assert [source["destination"] for source in summary["sources"]] == [*folders, own]
         assert (summary["rows"], summary["parts"]) == (162, 3)
-        truth = [landing.truth("000002"), *map(sandbox.control.true_rows, others)]
+        truth = [landing.truth("000002"), *map(landing.control.true_rows, others)]
         assert [landed(folder) for folder in (*folders, own)] == truth
 
     def test_only_one_that_fails_is_retried(self, sandbox: Sandbox, destination: str) -> None:
@@ -163,17 +152,17 @@ class TestManySources:
 
 
 class TestWhichMode:
-    def test_by_default_a_task_grows_and_a_batch_lands_once(self, sandbox: Sandbox, landing: Landing) -> None:
-        other = sandbox.control.add_task(lots=[10])["task_id"]
+    def test_by_default_a_task_grows_and_a_batch_lands_once(self, landing: Landing) -> None:
+        other = landing.control.add_task(lots=[10])["task_id"]
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
         first = transfer(landing.destination, sources=[batch, other], **GROWING)
-        sandbox.control.grow(other, 5)
+        landing.control.grow(other, 5)
         with pytest.raises(AirflowFailException, match=r"1 of 2 sources did not land.*batch 000002"):
             transfer(landing.destination, sources=[batch, other], **GROWING)
 
         assert [source.get("total_rows") for source in first["sources"]] == [None, 10]
         assert "total_rows" not in first
-        assert landed(f"{landing.destination}/{other}") == sandbox.control.true_rows(other)
+        assert landed(f"{landing.destination}/{other}") == landing.control.true_rows(other)
         assert landed(f"{landing.destination}/{landing.task_id}/000002") == landing.truth("000002")
 
     def test_a_template_that_gives_no_batch_lands_the_task(self, landing: Landing) -> None:
@@ -184,11 +173,11 @@ class TestWhichMode:
 
     @pytest.mark.parametrize(("name", "value"), [("skip_if_nothing_new", True), ("on_reset", "append")])
     def test_options_that_no_batch_has_fail_before_any_request(
-        self, sandbox: Sandbox, landing: Landing, name: str, value: object
+        self, landing: Landing, name: str, value: object
     ) -> None:
         with pytest.raises(AirflowFailException, match=rf"`{name}`.*not the default of a batch"):
             landing.transfer(**{"lotno": "{{ '000002' }}", **GROWING, name: value})
-        assert sandbox.control.requests() == []
+        assert landing.control.requests() == []
 
     @pytest.mark.parametrize("mode", ["incremental", "{{ 'incremental' }}"])
     def test_a_batch_can_grow_too(self, landing: Landing, mode: str) -> None:
@@ -214,9 +203,9 @@ def test_a_later_run_adds_what_is_new_and_names_its_parts_alone(landing: Landing
     assert facts == [(400, 400, 1), (30, 430, 2), (0, 430, 2)]
 
 
-def test_a_reset_source_fails_for_good_unless_told_otherwise(sandbox: Sandbox, landing: Landing) -> None:
+def test_a_reset_source_fails_for_good_unless_told_otherwise(landing: Landing) -> None:
     landing.transfer(**GROWING)
-    sandbox.control.reset_data(landing.task_id)
+    landing.control.reset_data(landing.task_id)
     landing.grow(20)
     with pytest.raises(AirflowFailException):
         landing.transfer(**GROWING)
@@ -225,7 +214,7 @@ def test_a_reset_source_fails_for_good_unless_told_otherwise(sandbox: Sandbox, l
 
 def sent(landing: Landing, path: str) -> int:
     """Return how many requests of a path the service has answered."""
-    return len(landing.sandbox.control.requests(path))
+    return len(landing.control.requests(path))
 
 
 def end_when(

@@ -90,10 +90,10 @@ class TestSummary:
         }
         assert len(uris) == 4
 
-    def test_with_four_runs_before_it_says_what_is_usual(self, sandbox: Sandbox, landing: Landing) -> None:
+    def test_with_four_runs_before_it_says_what_is_usual(self, landing: Landing) -> None:
         summaries = []
         for grown in (0, 10, 30, 20, 1):
-            sandbox.control.grow(landing.task_id, grown)
+            landing.control.grow(landing.task_id, grown)
             summaries.append(landing.transfer(**GROWING))
         assert [facts["rows"] for facts in summaries] == [400, 10, 30, 20, 1]
         # also for a run with nothing new
@@ -110,7 +110,6 @@ class TestSummary:
     ("most", "of_one", "of_several"), [(5, 4, [5, 4, 1]), (4, 4, [None] * 3), (3, None, [None] * 3)]
 )
 def test_parts_are_listed_unless_there_are_too_many(
-    sandbox: Sandbox,
     landing: Landing,
     monkeypatch: pytest.MonkeyPatch,
     most: int,
@@ -119,7 +118,7 @@ def test_parts_are_listed_unless_there_are_too_many(
 ) -> None:
     assert reporting.MAX_LISTED == 1000
     monkeypatch.setattr(reporting, "MAX_LISTED", most)
-    other = sandbox.control.add_task(lots=[5])["task_id"]
+    other = landing.control.add_task(lots=[5])["task_id"]
     one = landing.transfer(max_part_bytes=1)
     several = transfer(f"{landing.destination}-all", sources=[landing.task_id, other], max_part_bytes=1)
 
@@ -265,8 +264,8 @@ class TestAssetPartition:
 
 
 class TestCounts:
-    def test_all_is_counted_once(self, sandbox: Sandbox, landing: Landing, counted: Counted) -> None:
-        sandbox.control.fail(READ, after=1, times=2, status=500)
+    def test_all_is_counted_once(self, landing: Landing, counted: Counted) -> None:
+        landing.control.fail(READ, after=1, times=2, status=500)
         for _ in range(2):
             # what an earlier try has landed is not counted again
             landing.transfer(run_id="run")
@@ -279,11 +278,9 @@ class TestCounts:
                 "webcollect.landing.failed_checks": 0,
             }
 
-    def test_a_failed_mark_counts_no_rows_twice(
-        self, sandbox: Sandbox, landing: Landing, counted: Counted
-    ) -> None:
+    def test_a_failed_mark_counts_no_rows_twice(self, landing: Landing, counted: Counted) -> None:
         options: dict[str, Any] = {**GROWING, "mark_exported": True, "run_id": "run"}
-        sandbox.control.fail(MARK, status=400, code="Odd")
+        landing.control.fail(MARK, status=400, code="Odd")
         with pytest.raises(AirflowFailException):
             landing.transfer(**options)
         assert counted()["webcollect.landing.rows"] == 400
@@ -386,25 +383,23 @@ class TestRetriesOfWhatHasLanded:
 
     @pytest.mark.parametrize("options", [{}, {"mode": "full"}, {"mark_exported": True}], ids=str)
     def test_the_result_is_the_same_and_nothing_is_read(
-        self, sandbox: Sandbox, landing: Landing, form: dict[str, str], options: dict[str, Any]
+        self, landing: Landing, form: dict[str, str], options: dict[str, Any]
     ) -> None:
         # the worker was lost when the task's work was done
         options = {**self.OPTIONS, **options, **form, "run_id": "first"}
         first = landing.transfer(**options)
-        sandbox.control.clear_requests()
+        landing.control.clear_requests()
         again = landing.transfer(**options)
 
         assert without_duration(again) == without_duration(first)
         assert (again["rows"], len(again["uris"])) == (400, 4)
         assert [check["state"] for check in again["checks"]] == ["passed"]
-        assert sandbox.control.requests() == []
+        assert landing.control.requests() == []
         assert self.rows(landing, form) == landing.truth()
 
-    def test_a_refused_mark_is_made_later(
-        self, sandbox: Sandbox, landing: Landing, form: dict[str, str]
-    ) -> None:
+    def test_a_refused_mark_is_made_later(self, landing: Landing, form: dict[str, str]) -> None:
         options = {**self.OPTIONS, "mark_exported": True, **form, "run_id": "first"}
-        sandbox.control.fail(MARK, status=400, code="Odd")
+        landing.control.fail(MARK, status=400, code="Odd")
         with pytest.raises(AirflowFailException, match="Odd"):
             landing.transfer(**options)
         # the mark covers these rows, too
@@ -414,7 +409,7 @@ class TestRetriesOfWhatHasLanded:
         assert (again["rows"], len(again["uris"]), again["total_rows"]) == (430, 5, 430)
         # rows, rows, mark
         assert again["commit"] == 3
-        assert sandbox.control.task(landing.task_id)["exported"]
+        assert landing.control.task(landing.task_id)["exported"]
         assert self.rows(landing, form) == landing.truth()
         assert without_duration(landing.transfer(**options)) == without_duration(again)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pendulum
@@ -64,7 +62,6 @@ def where(request: pytest.FixtureRequest, folder: str) -> dict[str, Any]:
 
 
 def read_table(s3: Storage, folder: str) -> list[dict[str, Any]]:
-    """Read a table of the server."""
     options = {
         "aws_endpoint_url": s3.options["endpoint_url"],
         "aws_allow_http": "true",
@@ -116,11 +113,9 @@ def test_many_sources_share_the_connection(sandbox: Sandbox, s3_storage: Storage
 
 @pytest.mark.parametrize("beside", [False, True], ids=["in the URL", "beside it"])
 def test_a_missing_connection_is_refused_in_spite_of_credentials(
-    s3: Storage, source: Task, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+    s3: Storage, source: Task, folder: str, database: str, beside: bool
 ) -> None:
     transfer(f"s3://storage@{folder}/landed", source=source)
-    warehouse = {"conn_type": "duckdb", "host": f"{tmp_path}/warehouse.duckdb"}
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
     missing = "aws_defualt"
     place, conn = (f"s3://{folder}", missing) if beside else (f"s3://{missing}@{folder}", None)
     landed_there: dict[str, Any] = {"destination": f"{place}/landed", "object_storage_conn_id": conn}

@@ -43,7 +43,6 @@ async def polls(sandbox: Sandbox, number: int) -> None:
 
 @pytest.fixture
 def running(sandbox: Sandbox) -> dict[str, Any]:
-    """A task that is extracting."""
     return sandbox.control.add_task(state="Extracting", subtasks=2)
 
 
@@ -148,7 +147,6 @@ async def test_users_who_waited_go_on_in_turns_of_the_event_loop() -> None:
 
 
 async def use() -> str:
-    """Use the feed that all share."""
     async with shared_feed(CONN_ID, 0.2):
         return "used"
 
@@ -162,9 +160,7 @@ async def test_a_cancelled_user_leaves_the_opening_to_the_others() -> None:
     assert ended[1:] == ["used", "used"]
 
 
-async def test_the_feed_closes_though_its_user_is_cancelled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_feed_closes_though_its_user_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     closing, go_on, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
     aclose = AsyncClient.aclose
 
@@ -304,7 +300,6 @@ class TestChangedConnection:
 
 
 def refused(sandbox: Sandbox) -> list[Any]:
-    """Return the status queries that were refused."""
     return [request for request in sandbox.control.requests(STATUS) if request["status"] == 403]
 
 

@@ -27,6 +27,7 @@ from tests.operations import WITH_OPERATOR, operator_of
 TODAY = pendulum.now("UTC").date().isoformat()
 FOLDER = {"destination": "s3://bucket/prices"}
 ONE_TASK = {"task_id": "t", "collection_task_id": "a"}
+LOADED = {"landing": "s3://b/a", "table": "a.b"}
 DAY = {"task_id": "t", "start": TODAY, "end": TODAY}
 LISTS = [{"action_id": "step", "loop_type": "TextList", "loop_items": ["tea"]}]
 #: What is made in a DAG, with right arguments.
@@ -56,6 +57,10 @@ RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     "load": (
         webcollect.WebCollectLoadOperator,
         {"task_id": "t", "landing": "s3://bucket/prices", "warehouse_conn_id": "w", "table": "shop.prices"},
+    ),
+    "load of many": (
+        webcollect.WebCollectLoadOperator,
+        {"task_id": "t", "warehouse_conn_id": "w", "sources": [LOADED]},
     ),
     "verify": (webcollect.WebCollectVerifyLandingOperator, {"task_id": "t", **FOLDER}),
     "accept": (webcollect.WebCollectAcceptLandingOperator, {"task_id": "t", **FOLDER}),
@@ -91,6 +96,10 @@ BASELINES: list[Any] = [
 ]
 ICEBERG_IN_PARTITIONS = {"collection_task_id": "a", "destination": "c.n.a", "partition": "dt=1"}
 WITH_WRONG_CHECKS = {"collection_task_id": "a", "checks": {"row": {}}}
+ONE_TABLE = [
+    {"collection_task_id": task, "destination": table}
+    for task, table in (("a", "lake.shop.p"), ("b", "other.shop.p"))
+]
 BATCH_AMONG_TASKS = ["a", {"collection_task_id": "b", "lotno": "1"}]
 
 #: What is made, with which wrong arguments, of which the error names the first, and what it says of it.
@@ -160,6 +169,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("transfer", {"page_size": 0}, ""),
     ("transfer", {"lotno": " "}, ""),
     *(("transfer", {"destination": path}, rule) for path, rule in DESTINATIONS),
+    ("transfer", {"destination": ObjectStoragePath("file:///data/\ud800")}, "half a character"),
     ("transfer", {"max_part_bytes": 0}, ""),
     ("transfer", {"late_rows_delay": -1}, ""),
     ("transfer", {"if_exists": "append"}, ""),
@@ -191,6 +201,21 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("transfer of many", {"sources": ["a", {"collection_task_id": "a", "lotno": "1"}]}, r"\[1\]"),
     ("transfer of many", {"sources": ["t", {"collection_task_id": "u", "destination": "b/u"}]}, "is 'b/u'"),
     ("transfer of many", {"on_reset": "full", "sources": BATCH_AMONG_TASKS, "mode": None}, "of a batch"),
+    *(
+        ("transfer of many", {"sources": ["a", {"collection_task_id": "b", **own}]}, rf"\[1\]{rule}")
+        for own, rule in (
+            ({"page_size": 0}, ": page_size` is 0; it must be an integer"),
+            ({"column_types": {"a": "int"}}, r": column_types\['a'\]` is 'int'; it must be one of"),
+            ({"mode": "full", "whole_runs_key": "url"}, ": whole_runs_key` is 'url'; it requires"),
+            ({"retries": 3}, r"` is \['retries'\]; its keys can be collection_task_id"),
+        )
+    ),
+    (
+        "transfer into iceberg",
+        {"sources": ONE_TABLE, "collection_task_id": None},
+        r"\[[01]\]`.*must not be in that of",
+    ),
+    ("transfer into iceberg", {"sources": ["a"], "collection_task_id": None}, r"\[0\].destination` is None"),
     ("transfer into iceberg", {"destination": "shop.prices"}, "is named catalog.namespace.table"),
     ("transfer into iceberg", {"destination": "s3://bucket/prices"}, "is named catalog.namespace.table"),
     ("transfer into iceberg", {"partition": "dt=2026-01-01"}, "no partitions to a table of Iceberg"),
@@ -205,6 +230,25 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("load", {"landing": "my-bucket/prices"}, ""),
     ("load", {"warehouse_conn_id": ""}, ""),
     ("load", {"on_gone": "delete"}, ""),
+    ("load of many", {"landing": "s3://b/a"}, "is 's3://b/a'; it cannot be given with `sources`"),
+    ("load of many", {"sources": []}, "it must hold at least one"),
+    *(
+        ("load of many", {"sources": [source]}, rf"\[0\]{rule}")
+        for source, rule in (
+            ("s3://b/a", "` is 's3://b/a'; it must be a dict"),
+            ({"landing": "s3://b/a"}, ": table` is None"),
+            (
+                {**LOADED, "primary_key": "url"},
+                ": primary_key` is 'url'; it requires write_disposition='merge'",
+            ),
+            ({**LOADED, "lotno": "1"}, ": lotno` is '1'; there is no such option"),
+        )
+    ),
+    (
+        "load of many",
+        {"sources": [LOADED, {**LOADED, "landing": "s3://b/c", "write_disposition": "replace"}]},
+        r"\[1\]: table` is 'a.b'; sources\[0\] has it, too: write_disposition='replace'",
+    ),
     ("verify", {"destination": ""}, ""),
     ("accept", {"decision": "keep"}, ""),
     ("accept", {"commit": None, "decision": "discard"}, ""),

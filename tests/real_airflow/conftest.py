@@ -73,10 +73,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="package")
 def airflow(
-    dags: Path,
-    landing: Path,
-    collector: Collector,
-    tmp_path_factory: pytest.TempPathFactory,
+    dags: Path, landing: Path, collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealAirflow]:
     """The Airflow, below a path, where people sign in; no process of it is left when the tests are over."""
     home = tmp_path_factory.mktemp("home")

@@ -43,7 +43,6 @@ def page(sign_in: Callable[..., None]) -> Iterator[Page]:
 
 
 def ask(airflow: RealAirflow) -> list[float]:
-    """Run the DAG and return what its task returned."""
     run_id = airflow.trigger("asks_the_service")
     state = airflow.wait("asks_the_service", run_id)
     (task,) = airflow.task_instances("asks_the_service", run_id)

@@ -37,7 +37,6 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
 
 
 def run_to_the_end(sandbox: Sandbox) -> None:
-    """Let the watched task run once."""
     sandbox.control.start_task(demo.TASK_ID)
     sandbox.control.advance(101)
 

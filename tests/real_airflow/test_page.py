@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime
 import itertools
 import os
@@ -25,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
 PAGE = "/plugin/webcollect"
+#: What must be shown as it is.
+MARKUP = "<img src=x onerror=alert(1)>"
 #: Where `make test` has put axe; without it, its test is left out.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
 
@@ -103,7 +104,6 @@ def show(page: Page, url: str) -> Locator:
 
 @pytest.fixture
 def view(page: Page, url: str) -> Locator:
-    """The provider's page, once all has been read."""
     return show(page, url)
 
 
@@ -112,12 +112,10 @@ def series_of(view: Locator, dag_id: str) -> Locator:
 
 
 def marks(view: Locator) -> list[str | None]:
-    """Return the marks of the landings that are shown, in their order."""
     return [series.get_attribute("data-marks") for series in view.locator("[data-series]").all()]
 
 
 def height(part: Locator) -> float:
-    """Return the height of a part that is shown."""
     box = part.bounding_box()
     assert box
     return box["height"]
@@ -154,8 +152,12 @@ def change(page: Page, route: str, change: Callable[[Any], object]) -> None:
     page.route(re.compile(rf"/webcollect/{route}(\?|$)"), answer)
 
 
+def change_series(page: Page, change_one: Callable[[dict[str, Any]], object]) -> None:
+    """Change each landing that the page is told of from now on."""
+    change(page, "landings", lambda data: [change_one(series) for series in data["series"]])
+
+
 def fail(page: Page, route: str, status: int, detail: str, **options: Any) -> None:
-    """Have a route of the page answer with an error."""
     page.route(route, lambda request: request.fulfill(status=status, json={"detail": detail}), **options)
 
 
@@ -184,11 +186,8 @@ def test_each_part_of_the_top_line_shows_its_own(view: Locator) -> None:
 
 
 def test_the_names_of_dags_and_tasks_are_not_broken_within_words(page: Page, url: str) -> None:
-    def rename(data: dict[str, Any]) -> None:
-        for series in data["series"]:
-            series["dag_id"] = f"webcollect_incremental_to_warehouse.{series['dag_id']}"
-
-    change(page, "landings", rename)
+    long = "webcollect_incremental_to_warehouse"
+    change_series(page, lambda series: series.update(dag_id=f"{long}.{series['dag_id']}"))
     links = show(page, url).locator("[data-series] td > a")
     lines_of_words = """links => links.flatMap((link) => [...link.childNodes].flatMap((node) =>
       [...node.textContent.matchAll(/[^\\s_.]+/g)].map((word) => {
@@ -259,19 +258,13 @@ def be_quarantined(page: Page, value: str = "9,99") -> None:
     page.route("**/rows?*commit=*", lambda route: route.fulfill(json={"collection_task_id": "x", **sample}))
 
 
-def end_later(data: dict[str, Any]) -> None:
-    for series in data["series"]:
-        series["runs"][-1]["ended_at"] = ago()
+def end_later(series: dict[str, Any]) -> None:
+    series["runs"][-1]["ended_at"] = ago()
 
 
 def be_well(page: Page) -> None:
     """Have nothing that needs attention."""
-
-    def unmark(data: dict[str, Any]) -> None:
-        for series in data["series"]:
-            series.update(marks=[], quarantines=[])
-
-    change(page, "landings", unmark)
+    change_series(page, lambda series: series.update(marks=[], quarantines=[]))
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
@@ -389,7 +382,7 @@ class TestDetails:
         assert len(asked) == 2
         with page.expect_response("**/webcollect/landings"):
             refresh(view)
-        change(page, "landings", end_later)
+        change_series(page, end_later)
         with page.expect_response("**/columns?*"):
             refresh(view)
         assert len(asked) == 3
@@ -399,7 +392,7 @@ class TestDetails:
         button = series_of(view, "reviews_daily").get_by_role("button")
         button.hover()
         page.mouse.down()
-        change(page, "landings", end_later)
+        change_series(page, end_later)
         with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         # the page has got both, and has read them once the next tasks of the browser have run
@@ -409,7 +402,7 @@ class TestDetails:
         assert button.get_attribute("aria-expanded") == "true"
 
     def test_a_viewer_gets_the_commands_to_decide(self, page: Page, url: str, airflow: RealAirflow) -> None:
-        change(page, "landings", lambda data: [series.update(may_decide=False) for series in data["series"]])
+        change_series(page, lambda series: series.update(may_decide=False))
         view = show(page, url)
         item = quarantined(view)
         options = {
@@ -458,16 +451,15 @@ class TestDetails:
             page.keyboard.press("Enter")
 
     def test_the_checks_and_rows_that_a_decision_is_about_are_texts(self, page: Page, url: str) -> None:
-        markup = "<img src=x onerror=alert(1)>"
-        be_quarantined(page, markup)
+        be_quarantined(page, MARKUP)
         view = show(page, url)
         quarantined(view).get_by_role("button", name="Accept …").first.click()
         dialog = view.get_by_role("dialog")
         dialog.locator('[data-sample="2"]').wait_for()
-        assert dialog.locator("th").all_inner_texts() == ["Broken rules", "title", markup]
-        assert dialog.locator("td").all_inner_texts() == ["columns.price.pattern", "a", markup] * 2
+        assert dialog.locator("th").all_inner_texts() == ["Broken rules", "title", MARKUP]
+        assert dialog.locator("td").all_inner_texts() == ["columns.price.pattern", "a", MARKUP] * 2
         told = dialog.locator("[data-checks]").inner_text()
-        assert f"2 rows: columns.price.pattern: {markup}; expected: a number" in told
+        assert f"2 rows: columns.price.pattern: {MARKUP}; expected: a number" in told
         assert "3 checks more are left out" in told
         assert view.locator("img").count() == 0
         # somebody else was faster
@@ -491,8 +483,7 @@ class TestDetails:
         dialog.get_by_role("button", name="Close").click()
 
     def test_five_rows_and_loads_are_texts(self, page: Page, url: str) -> None:
-        markup = "<img src=x onerror=alert(1)>"
-        sample = {"columns": ["*title", markup], "rows": [[markup, None]] * 5, "broke": [], "left_out": 3}
+        sample = {"columns": ["*title", MARKUP], "rows": [[MARKUP, None]] * 5, "broke": [], "left_out": 3}
         load = {"dag_id": "books_daily", "task_id": "load", "run_id": "r", "map_index": -1, "commit": 29}
         done = {
             "table": "shop.books",
@@ -506,8 +497,8 @@ class TestDetails:
         view = show(page, url)
         series_of(view, "books_daily").get_by_role("button").click()
         view.locator('[data-sample="5"]').wait_for()
-        assert view.locator("[data-sample] th").all_inner_texts() == ["*title", markup]
-        assert view.locator("[data-sample] td").all_inner_texts() == [markup, "—"] * 5
+        assert view.locator("[data-sample] th").all_inner_texts() == ["*title", MARKUP]
+        assert view.locator("[data-sample] td").all_inner_texts() == [MARKUP, "—"] * 5
         assert view.locator("img").count() == 0
         view.get_by_text("3 columns more are left out").wait_for()
         row = view.locator('[data-load="shop.books"]').inner_text()
@@ -516,13 +507,12 @@ class TestDetails:
         assert "2 rows without a key: 2 in part-1.jsonl" in row
 
     def test_inputs_without_a_row_are_texts(self, page: Page, url: str) -> None:
-        markup = "<img src=x onerror=alert(1)>"
 
         def with_inputs(route: Route) -> None:
             landings = route.fetch().json()
             for series in landings["series"]:
                 if series["dag_id"] == "books_daily":
-                    series["sources"][0]["missing_inputs"] = {"inputs": ["tea", markup], "left_out": 5}
+                    series["sources"][0]["missing_inputs"] = {"inputs": ["tea", MARKUP], "left_out": 5}
             route.fulfill(json=landings)
 
         page.route("**/webcollect/landings", with_inputs)
@@ -533,7 +523,7 @@ class TestDetails:
             "7 inputs without a row in the newest run:",
             "5 inputs more are left out",
         ]
-        assert inputs.locator("li").all_inner_texts() == ["tea", markup]
+        assert inputs.locator("li").all_inner_texts() == ["tea", MARKUP]
         assert view.locator("img").count() == 0
 
     def test_the_text_of_an_error_is_no_markup_and_no_command(self, page: Page, url: str) -> None:
@@ -565,11 +555,9 @@ class TestDetails:
         assert told == [str(rows // 40), f"{rows // 5:,}", "29"]
 
     def test_what_would_act_on_a_terminal_cannot_be_copied(self, page: Page, url: str) -> None:
-        def rename(data: dict[str, Any]) -> None:
-            for series in data["series"]:
-                series["destination"] += "\n touch owned\n"
-
-        change(page, "landings", rename)
+        change_series(
+            page, lambda series: series.update(destination=f"{series['destination']}\n touch owned\n")
+        )
         view = show(page, url)
         series_of(view, "jobs_daily").get_by_role("button").click()
         view.get_by_role("button", name="Copy the line of Python").wait_for()
@@ -679,12 +667,7 @@ class TestDetails:
         page.keyboard.press("Enter")
         view.locator("[data-run]").first.wait_for()
 
-        def add_row(data: dict[str, Any]) -> None:
-            for series in data["series"]:
-                series["runs"] = copy.deepcopy(series["runs"])
-                series["runs"][-1]["rows"] = 21
-
-        change(page, "landings", add_row)
+        change_series(page, lambda series: series["runs"][-1].update(rows=21))
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
         series_of(view, "jobs_daily").locator('[data-rows="21"]').wait_for()
         assert view.locator("[data-run]").count() == 30
