@@ -41,7 +41,6 @@ KINDS = ["disk", "memory", "s3", "azure", "gcs"]
 
 @pytest.fixture(params=KINDS)
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-    """A storage of each kind."""
     return storage_of(request.param)
 
 
@@ -57,8 +56,18 @@ def of_another_process(storage: Storage, folder: Folder) -> Folder:
     return Folder(replace(storage, options=options).fs, folder.root)
 
 
+@contextlib.contextmanager
+def fails(said: str, *, for_good: bool = True) -> Iterator[None]:
+    """Expect an error of the storage.
+
+    :param for_good: whether a retry cannot succeed.
+    """
+    with pytest.raises(StorageError, match=said) as caught:
+        yield
+    assert caught.value.permanent is for_good
+
+
 def content_of_part(folder: Folder, name: str = PART) -> bytes:
-    """Return the content of a part."""
     with folder.opened(name) as file:
         return file.read()
 
@@ -139,9 +148,8 @@ class TestSmallFiles:
     ) -> None:
         fs = storage.fs
         monkeypatch.setattr(S3, "respects", {(fs, "elsewhere"): True} if cached else {})
-        with pytest.raises(StorageError, match="no bucket or container 'elsewhere'") as caught:
+        with fails("no bucket or container 'elsewhere'"):
             getattr(Folder(fs, "elsewhere/prices"), work)(COMMIT, *content)
-        assert caught.value.permanent
 
 
 class TestParts:
@@ -226,9 +234,20 @@ class TestExpiredCredentials:
         with relayed(storage) as (through, relay):
             folder = Folder(through.fs, storage.new_folder())
             relay.refusals = [(status, headers, content)] * 20
-            with pytest.raises(StorageError, match=r"credentials for .* are no longer valid") as caught:
+            with fails(r"credentials for .* are no longer valid", for_good=False):
                 folder.write(MANIFEST, b"one")
-        assert not caught.value.permanent
+
+
+#: With which errors file systems refuse to make a link.
+NO_LINKS = ["EACCES", "EINVAL", "EIO", "EMLINK", "ENOSYS", "ENOTSUP", "EPERM", "EXDEV"]
+
+
+def refuse_links(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+
+    def refuse(source: object, target: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
 
 
 class TestDisk:
@@ -239,22 +258,15 @@ class TestDisk:
     @pytest.mark.parametrize("below", ["", "/2026"])
     def test_a_file_in_the_place_of_a_folder_is_named(self, folder: Folder, below: str) -> None:
         Path(folder.root).write_text("a file")
-        with pytest.raises(StorageError, match=f"{folder.root}{below}/.*Not a directory") as caught:
+        with fails(f"{folder.root}{below}/.*Not a directory"):
             Folder(fsspec.filesystem("file"), f"{folder.root}{below}").create(COMMIT, b"one")
-        assert caught.value.permanent
         assert Path(folder.root).read_text() == "a file"
 
-    @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder that even root cannot write to")
-    def test_a_folder_that_may_not_be_written_to_is_named(self) -> None:
-        with pytest.raises(StorageError, match=f"Access to /sys/prices/{COMMIT} is denied") as caught:
-            Folder(fsspec.filesystem("file"), "/sys/prices").create(COMMIT, b"one")
-        assert caught.value.permanent
-
-    @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs a folder that takes no files")
-    def test_a_folder_that_takes_no_files_is_named(self) -> None:
-        with pytest.raises(StorageError, match=f"Access to /proc/prices/{COMMIT} is denied") as caught:
-            Folder(fsspec.filesystem("file"), "/proc/prices").create(COMMIT, b"one")
-        assert caught.value.permanent
+    @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs Linux")
+    @pytest.mark.parametrize("place", ["/sys", "/proc"], ids=["not even by root", "takes no files"])
+    def test_a_folder_that_may_not_be_written_to_is_named(self, place: str) -> None:
+        with fails(f"Access to {place}/prices/{COMMIT} is denied"):
+            Folder(fsspec.filesystem("file"), f"{place}/prices").create(COMMIT, b"one")
 
     @pytest.mark.parametrize("links", [True, False], ids=["", "without links"])
     @pytest.mark.parametrize("operation", ["create", "write"])
@@ -270,21 +282,15 @@ class TestDisk:
             if left < 0:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        def refuse(source: object, target: object) -> None:
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
         if not links:
-            monkeypatch.setattr(os, "link", refuse)
+            refuse_links(monkeypatch, errno.EPERM)
         folder.write(MANIFEST, b"one")
         name = {"create": COMMIT, "write": MANIFEST}[operation]
         Path(folder.root, COMMITS).mkdir()
         with monkeypatch.context() as full:
             full.setattr(os, "fsync", fail)
-            with pytest.raises(
-                StorageError, match=f"No space is left to write {folder.root}/{name}"
-            ) as caught:
+            with fails(f"No space is left to write {folder.root}/{name}", for_good=False):
                 getattr(folder, operation)(name, b"two")
-        assert not caught.value.permanent
         assert folder.read(MANIFEST) == b"one"
         assert folder.files() == {MANIFEST: 3}
         getattr(folder, operation)(name, b"two")
@@ -305,11 +311,8 @@ class TestDisk:
 
     def test_a_name_that_is_too_long_is_refused_with_its_length(self, folder: Folder) -> None:
         name = f"dt={'x' * 300}/{PART}"
-        with pytest.raises(
-            StorageError, match=r"does not take the path .* of \d+ bytes, 303 of them "
-        ) as caught:
+        with fails(r"does not take the path .* of \d+ bytes, 303 of them "):
             folder.write(name, b"one")
-        assert caught.value.permanent
 
     def test_a_partition_may_be_on_another_disk(self, folder: Folder, tmp_path: Path) -> None:
         """It is a link; one that leads up is left out."""
@@ -322,27 +325,11 @@ class TestDisk:
             part.write(b"{}\n")
         assert folder.files() == {f"dt=1/{PART}": 3}
 
-    @pytest.mark.parametrize(
-        "number",
-        [
-            errno.EACCES,
-            errno.EINVAL,
-            errno.EIO,
-            errno.EMLINK,
-            errno.ENOSYS,
-            errno.ENOTSUP,
-            errno.EPERM,
-            errno.EXDEV,
-        ],
-        ids=errno.errorcode.get,
-    )
+    @pytest.mark.parametrize("error", NO_LINKS)
     def test_without_links_a_file_is_created_only_if_absent(
-        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, number: int
+        self, folder: Folder, monkeypatch: pytest.MonkeyPatch, error: str
     ) -> None:
-        def refuse(source: object, target: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(os, "link", refuse)
+        refuse_links(monkeypatch, getattr(errno, error))
         folder.create(COMMIT, b"one")
         with pytest.raises(Exists):
             folder.create(COMMIT, b"two")
@@ -364,7 +351,6 @@ class TestS3:
 
     @pytest.fixture
     def s3(self, storage_of: Callable[[str], Storage]) -> Storage:
-        """An S3 server on loopback."""
         return storage_of("s3")
 
     @pytest.fixture(autouse=True)
@@ -375,7 +361,6 @@ class TestS3:
 
     @pytest.fixture
     def relay(self, s3: Storage) -> Iterator[Relay]:
-        """A relay before the server."""
         with relayed(s3) as (_, relay):
             yield relay
 
@@ -493,19 +478,15 @@ class TestS3:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({}, "Access to s3://landings/closed/_commits/00000001.json is denied"),
-            (
-                {"anon": True, "key": None, "secret": None},
-                "There are no credentials for s3://landings/closed/",
-            ),
+            ({}, f"Access to s3://landings/closed/{COMMIT} is denied"),
+            ({"anon": True, "key": None, "secret": None}, "no credentials for s3://landings/closed/"),
         ],
         ids=["denied", "anonymous"],
     )
     def test_who_has_no_access_is_told_what_to_do(self, s3: Storage, options: Any, message: str) -> None:
         folder = Folder(replace(s3, options={**s3.options, **options}).fs, "landings/closed")
-        with s3.denied("landings/closed/*"), pytest.raises(StorageError, match=message) as caught:
+        with s3.denied("landings/closed/*"), fails(message):
             folder.create(COMMIT, b"one")
-        assert caught.value.permanent
 
     def test_without_any_credentials_it_is_told_what_to_do(
         self, s3: Storage, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -516,48 +497,39 @@ class TestS3:
             monkeypatch.delenv(name, raising=False)
         options = {"endpoint_url": s3.options["endpoint_url"], "skip_instance_cache": True}
         folder = Folder(replace(s3, options=options).fs, s3.new_folder())
-        with pytest.raises(StorageError, match=r"no credentials for s3://.*s3://my_connection@") as caught:
+        with fails(r"no credentials for s3://.*s3://my_connection@"):
             folder.create(COMMIT, b"one")
-        assert caught.value.permanent
 
     def test_a_server_that_is_away_may_come_back(self) -> None:
-        options = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
-        fs = Storage(
-            "s3fs.S3FileSystem", "", {**options, "config_kwargs": {"retries": {"max_attempts": 0}}}
-        ).fs
+        options: dict[str, Any] = {"key": "k", "secret": "s", "endpoint_url": "http://127.0.0.1:9"}
+        options["config_kwargs"] = {"retries": {"max_attempts": 0}}
+        fs = Storage("s3fs.S3FileSystem", "", options).fs
         fs.retries = 1
-        with pytest.raises(StorageError, match=f"has failed at s3://landings/prices/{COMMIT}") as caught:
+        with fails(f"has failed at s3://landings/prices/{COMMIT}", for_good=False):
             Folder(fs, "landings/prices").read(COMMIT)
-        assert not caught.value.permanent
 
 
-class TestAzure:
-    @pytest.mark.parametrize("storage", ["azure"], indirect=True)
-    def test_who_has_a_wrong_key_is_told_what_to_do(self, storage: Storage) -> None:
-        wrong = storage.options["connection_string"].replace(
-            AZURITE_KEY, AZURITE_KEY[::-1].lstrip("=") + "=="
-        )
-        folder = Folder(replace(storage, options={"connection_string": wrong}).fs, storage.new_folder())
-        with pytest.raises(
-            StorageError, match=f"Access to abfs://{folder.root}/{COMMIT} is denied"
-        ) as caught:
-            folder.create(COMMIT, b"one")
-        assert caught.value.permanent
-
-
-class TestGoogleCloudStorage:
-    @pytest.mark.parametrize("storage", ["gcs"], indirect=True)
-    def test_the_default_class_of_gcsfs_creates_the_same_way(self, storage: Storage) -> None:
-        from gcsfs.extended_gcsfs import BucketType
-
-        fs = replace(storage, kind="gcsfs.GCSFileSystem").fs
-        # else it asks a server of another protocol for a minute, which is not there
-        fs._storage_layout_cache[storage.parent.partition("/")[0]] = BucketType.NON_HIERARCHICAL
-        folder = Folder(fs, storage.new_folder())
+@pytest.mark.parametrize("storage", ["azure"], indirect=True)
+def test_who_has_a_wrong_key_is_told_what_to_do(storage: Storage) -> None:
+    key = AZURITE_KEY[::-1].lstrip("=") + "=="
+    options = {"connection_string": storage.options["connection_string"].replace(AZURITE_KEY, key)}
+    folder = Folder(replace(storage, options=options).fs, storage.new_folder())
+    with fails(f"Access to abfs://{folder.root}/{COMMIT} is denied"):
         folder.create(COMMIT, b"one")
-        with pytest.raises(Exists):
-            folder.create(COMMIT, b"two")
-        assert folder.read(COMMIT) == b"one"
+
+
+@pytest.mark.parametrize("storage", ["gcs"], indirect=True)
+def test_the_default_class_of_gcsfs_creates_the_same_way(storage: Storage) -> None:
+    from gcsfs.extended_gcsfs import BucketType
+
+    fs = replace(storage, kind="gcsfs.GCSFileSystem").fs
+    # else it asks a server of another protocol for a minute, which is not there
+    fs._storage_layout_cache[storage.parent.partition("/")[0]] = BucketType.NON_HIERARCHICAL
+    folder = Folder(fs, storage.new_folder())
+    folder.create(COMMIT, b"one")
+    with pytest.raises(Exists):
+        folder.create(COMMIT, b"two")
+    assert folder.read(COMMIT) == b"one"
 
 
 class OtherStore(Store):
