@@ -14,14 +14,14 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.landing.checked_runs import Runs
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, crashing_at, listed
-from tests.landing.formats.parts import FORMATS, as_texts, filled, named
+from tests.landing.formats.parts import ALL_FORMATS, as_texts, filled, named
 from tests.landing.pages import rows_of, serving, widening
 from tests.simulation.steps import Crash
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 
-@pytest.mark.parametrize("options", FORMATS, ids=named)
+@pytest.mark.parametrize("options", ALL_FORMATS, ids=named)
 class TestEveryFormat:
     def test_every_row_lands_once_and_in_order(
         self, landing: Landed, folder: Folder, sandbox: Sandbox, options: dict[str, Any]
@@ -33,6 +33,8 @@ class TestEveryFormat:
         assert manifest.format == options["file_format"]
         suffix = make_format(**options).suffix
         assert all(part.name.endswith(suffix) for part in manifest.parts)
+        assert folder.names() == folder.needed()
+        assert len(sandbox.control.requests("/data/all")) == 6
 
     def test_a_part_ends_at_its_size(self, landing: Landed, options: dict[str, Any]) -> None:
         rows = [{"url": random.Random(number).randbytes(100).hex()} for number in range(6_000)]
@@ -73,20 +75,16 @@ class TestNamesInAnotherLetterCase:
         ],
     )
     def test_a_column_in_another_letter_case_is_refused(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, options: dict[str, Any], argument: str
+        self, landing: Landed, folder: Folder, options: dict[str, Any], argument: str
     ) -> None:
-        task = sandbox.control.add_task(rows=self.ROWS, state="Finished")["task_id"]
         said = f"`{argument}` is 'URL'; no row has it, and 'url' is another: letter case counts"
         with pytest.raises(InvalidArgument, match=re.escape(said)):
-            landing(task, file_format=make_format(**options))
+            landing("t", fetch=serving(self.ROWS), file_format=make_format(**options))
         assert folder.names() == set()
 
     @pytest.mark.parametrize("columns", [["url", "URL"], ["url", "never"]])
-    def test_a_column_that_is_only_missing_may_come_later(
-        self, landing: Landed, folder: Folder, sandbox: Sandbox, columns: list[str]
-    ) -> None:
-        task = sandbox.control.add_task(rows=self.ROWS, state="Finished")["task_id"]
-        landing(task, file_format=make_format(columns=columns))
+    def test_columns_may_come_later(self, landing: Landed, folder: Folder, columns: list[str]) -> None:
+        landing("t", fetch=serving(self.ROWS), file_format=make_format(columns=columns))
         assert folder.rows() == [{"url": row["url"]} for row in self.ROWS]
 
     def test_a_landing_that_had_the_column_goes_on_without_it(self, folder: Folder) -> None:

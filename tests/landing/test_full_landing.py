@@ -58,13 +58,6 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
 
 
 class TestLanding:
-    def test_every_row_lands_once_and_in_order(self, task: Task, folder: Folder) -> None:
-        manifest = task.land()
-        assert folder.rows() == task.rows()
-        assert manifest.rows == 1000
-        assert folder.names() == {"_manifest.json", "_commits/00000001.json", manifest.parts[0].name}
-        assert len(task.control.requests()) == 10
-
     def test_parts_end_with_the_page_that_reaches_the_size(self, task: Task, folder: Folder) -> None:
         manifest = task.land(size=70, max_part_bytes=20_000)
         assert folder.rows() == task.rows()

@@ -36,7 +36,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, Task, in_order, listed
-from tests.landing.formats.parts import FORMATS, as_texts, filled, named
+from tests.landing.formats.parts import ALL_FORMATS, as_texts, filled, named
 from tests.landing.pages import page, rows_of, widening
 from tests.landing.tables import Table
 from tests.simulation.samples import ALL_HISTORIES
@@ -44,7 +44,6 @@ from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-ALL_FORMATS = [{"file_format": "jsonl"}, *FORMATS]
 #: Texts that trip readers up, and values that are no texts.
 ODD_ROWS: list[dict[str, Any]] = [
     {"a": 'say "hi",\n\nthen go', "b": "", "c": None},
@@ -56,7 +55,6 @@ ODD_ROWS: list[dict[str, Any]] = [
 
 
 def linked(root: Path) -> Path:
-    """Return a symbolic link to a folder."""
     link = root.with_name("link")
     link.symlink_to(root)
     return link
@@ -148,9 +146,7 @@ def test_sanitized_csv_has_the_columns_of_the_manifest(landing: Landed, folder: 
 @pytest.mark.parametrize("options", [{}, {"file_format": make_format("csv", compression="gzip")}])
 def test_first_rows_read_little_of_a_part(landing: Landed, folder: Folder, options: dict[str, Any]) -> None:
     rows = [msgspec.Raw(b'{"id":"%d","x":"%s"}' % (n, b"x" * 3000)) for n in range(1000)]
-    landing(
-        "t", fetch=in_order(iter([DataPage(offset=1000, total=1000, rest_total=0, rows=rows)])), **options
-    )
+    landing("t", fetch=listed([DataPage(offset=1000, total=1000, rest_total=0, rows=rows)]), **options)
     landed = folder.landed()
     tracemalloc.start()
     try:
@@ -169,7 +165,6 @@ def test_first_rows_read_little_of_a_part(landing: Landed, folder: Folder, optio
 @pytest.mark.parametrize("folder", ["local"], indirect=True)
 def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, file_format: FormatName) -> None:
     def big_pages(count: int) -> Iterator[DataPage]:
-        """Pages of 1 MB."""
         rows = [msgspec.Raw(b'{"id":%d,"x":"%s"}' % (n, b"x" * 1000)) for n in range(1000)]
         for end in range(1000, count * 1000 + 1, 1000):
             yield DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=list(rows))
@@ -299,9 +294,7 @@ class TestSomeParts:
                 read("run 1", since=0)
 
     def test_what_is_no_number_of_a_commit_is_refused(self, grown: LandedData) -> None:
-        with pytest.raises(
-            InvalidArgument, match=r"`since` is 4; the last commit of .* is 3; if the landing"
-        ):
+        with pytest.raises(InvalidArgument, match=r"`since` is 4; the last commit of .* is 3; if"):
             grown.uris(since=4)
         with pytest.raises(InvalidArgument, match="`since` is -1; it must be an integer of 0 or more"):
             grown.uris(since=-1)
@@ -311,11 +304,8 @@ class TestSomeParts:
         for number in range(MOST_RECORDS + 3):
             runs.land([{"n": number}])
         landed = folder.landed()
-        assert [list(landed.iter_rows(f"run {number}")) for number in (1, 2, 40)] == [
-            [{"n": 0}],
-            [{"n": 1}],
-            [],
-        ]
+        for number, rows in ((1, [{"n": 0}]), (2, [{"n": 1}]), (40, [])):
+            assert list(landed.iter_rows(f"run {number}")) == rows
         assert len(landed.profiles()) == MOST_RECORDS + 3
 
 
@@ -395,16 +385,17 @@ class TestPaths:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split("\n")[:2] == ["4", "set()"]
 
-    def test_what_is_no_path_is_refused(self) -> None:
-        wrong: Any
-        for wrong in (None, 7, b"/tmp", {"path": "x"}):
-            with pytest.raises(InvalidArgument, match=r"`landing` is .*it must be a folder's path or URL"):
-                read_landing(wrong)
-        for wrong in ("~/landing", Path("landing")):
-            with pytest.raises(InvalidArgument, match=r"`landing` is .*it needs a scheme"):
-                read_landing(wrong)
-        with pytest.raises(InvalidArgument, match=r"`landing` is .*Protocol not known: s4"):
-            read_landing("s4://b/c")
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            *((wrong, "it must be a folder's path or URL") for wrong in (None, 7, b"/tmp", {"path": "x"})),
+            *((wrong, "it needs a scheme") for wrong in ("~/landing", Path("landing"))),
+            ("s4://b/c", "Protocol not known: s4"),
+        ],
+    )
+    def test_what_is_no_path_is_refused(self, wrong: Any, said: str) -> None:
+        with pytest.raises(InvalidArgument, match=f"`landing` is .*{said}"):
+            read_landing(wrong)
 
     def test_options_beside_a_filesystem_are_refused(self, folder: Folder) -> None:
         with pytest.raises(InvalidArgument, match="storage_options"):
@@ -412,9 +403,7 @@ class TestPaths:
 
     def test_a_storage_without_its_package_names_the_extra(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "gcsfs", None)
-        with pytest.raises(
-            ExtraMissing, match=r"gs://b/c cannot be reached.*airflow-provider-webcollect\[gcs\]"
-        ):
+        with pytest.raises(ExtraMissing, match=r"gs://b/c cannot be reached.*-webcollect\[gcs\]"):
             read_landing("gs://b/c")
 
 
@@ -511,11 +500,9 @@ class TestDamage:
             # as `clean` does once they are old
             folder.damage(part.name, None)
         for read in (landed.verify, landed.to_arrow, lambda: list(landed.iter_rows())):
-            with pytest.raises(
-                LandingReplaced, match=r"has changed since it was read, .* is missing"
-            ) as error:
+            with pytest.raises(LandingReplaced, match=r"has changed since it was read, .* is missing") as e:
                 read()
-            assert not error.value.permanent
+            assert not e.value.permanent
         folder.landed().verify()
 
     @pytest.mark.parametrize("folder", ["store"], indirect=True)

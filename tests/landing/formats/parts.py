@@ -21,14 +21,10 @@ from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.responses import Response, read_response
 
 Row = dict[str, Any]
+Kind = tuple[FormatName, CompressionName]
 
-TABLES: list[tuple[FormatName, CompressionName]] = [
-    ("csv", None),
-    ("csv", "gzip"),
-    ("csv", "zstd"),
-    ("parquet", "snappy"),
-    ("parquet", "none"),
-]
+CSV: list[Kind] = [("csv", None), ("csv", "gzip"), ("csv", "zstd")]
+TABLES: list[Kind] = [*CSV, ("parquet", "snappy"), ("parquet", "none")]
 #: Every format but plain JSON lines, as options.
 FORMATS: list[dict[str, Any]] = [
     {"file_format": "jsonl", "compression": "gzip"},
@@ -39,6 +35,7 @@ FORMATS: list[dict[str, Any]] = [
     {"file_format": "parquet"},
     {"file_format": "parquet", "compression": "zstd"},
 ]
+ALL_FORMATS = [{"file_format": "jsonl"}, *FORMATS]
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -104,7 +101,6 @@ def as_texts(row: Row) -> Row:
 
 
 def plain(part: bytes, compression: str | None) -> bytes:
-    """Unpack a part."""
     match compression:
         case "gzip":
             return gzip.decompress(part)
@@ -140,7 +136,6 @@ def csv_records(part: bytes) -> list[list[str]]:
 
 
 def read_parquet(part: bytes) -> list[Row]:
-    """All rows."""
     rows: list[Row] = pq.read_table(io.BytesIO(part)).to_pylist()
     return rows
 

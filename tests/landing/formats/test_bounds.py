@@ -11,30 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_webcollect.landing.formats import CompressionName, FormatName, make_format
+from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.formats import parquet as parquet_format
-from airflow_provider_webcollect.landing.formats.writing import RowWriter
-from tests.landing.formats.parts import land, page
+from tests.landing.formats.parts import Kind, land, page
 
-ALL: list[tuple[FormatName, CompressionName]] = [
-    ("jsonl", None),
-    ("jsonl", "gzip"),
-    ("csv", None),
-    ("csv", "zstd"),
-    ("parquet", "snappy"),
-]
-
+ALL: list[Kind] = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
 #: The most MiB that a format may take; Parquet holds a row group.
 BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
 
 
 # far more than the bounds, would a part be held whole
 @pytest.mark.parametrize(("rows", "row_bytes", "pages"), [(1000, 250, 600), (1, 10_000_000, 20)])
-@pytest.mark.parametrize(("file_format", "compression"), ALL)
-def test_memory_is_bounded_whatever_the_rows(
-    file_format: FormatName, compression: CompressionName, rows: int, row_bytes: int, pages: int
-) -> None:
-    chosen = make_format(file_format, compression)
+@pytest.mark.parametrize("kind", ALL)
+def test_memory_is_bounded_whatever_the_rows(kind: Kind, rows: int, row_bytes: int, pages: int) -> None:
+    chosen = make_format(*kind)
     written = page(*({"id": str(number), "text": "x" * row_bytes} for number in range(rows)))
     tracemalloc.start()
     try:
@@ -46,7 +36,7 @@ def test_memory_is_bounded_whatever_the_rows(
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak + max(in_arrow) <= BOUNDS[file_format] * 2**20
+    assert peak + max(in_arrow) <= BOUNDS[chosen.name] * 2**20
 
 
 def test_row_groups_end_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +52,7 @@ def test_row_groups_end_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) ->
 class Sink:
     """Takes this number of bytes, then fails like a full disk."""
 
-    def __init__(self, capacity: int = 0) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.bytes = 0
 
@@ -72,24 +62,17 @@ class Sink:
             raise OSError("no space left")
 
 
-def write_all(writer: RowWriter) -> None:
-    for rows in ROWS:
-        writer.write(rows)
-
-
 ROWS = [page(*({"a": f"{n}", "b": "x" * 50} for n in range(1000))) for _ in range(3)]
 
 
-@pytest.mark.parametrize(("file_format", "compression"), ALL)
+@pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("capacity", [0, 100, 20_000])
-def test_a_sink_error_is_raised_and_nothing_more_is_written(
-    file_format: FormatName, compression: CompressionName, capacity: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_error_ends_all_writing(kind: Kind, capacity: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet_format, "ROW_GROUP_ROWS", 1000)
-    chosen = make_format(file_format, compression)
+    chosen = make_format(*kind)
     sink = Sink(min(capacity, len(land(chosen, *ROWS)[0]) - 1))
     with pytest.raises(OSError, match="no space left"), chosen.writer(sink, chosen.columns_after()) as writer:
-        write_all(writer)
+        list(map(writer.write, ROWS))
     refused = sink.bytes
     gc.collect()
     assert sink.bytes == refused

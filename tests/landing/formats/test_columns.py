@@ -10,9 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_webcollect.landing.errors import UnreadableRow
-from airflow_provider_webcollect.landing.formats import CompressionName, FormatName, make_format, reading
+from airflow_provider_webcollect.landing.formats import FormatName, make_format, reading
 from tests.landing.formats.parts import (
     TABLES,
+    Kind,
     Row,
     csv_records,
     filled,
@@ -26,9 +27,9 @@ from tests.landing.formats.parts import (
 )
 
 
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_new_keys_are_columns_of_the_next_part(file_format: FormatName, compression: CompressionName) -> None:
-    chosen = make_format(file_format, compression)
+@pytest.mark.parametrize("kind", TABLES)
+def test_new_keys_are_columns_of_the_next_part(kind: Kind) -> None:
+    chosen = make_format(*kind)
     parts = land(chosen, page({"a": "1"}, {"b": "2"}), page({"a": "3"}), page({"c": "4"}), page({"d": "5"}))
     assert [read_part(chosen.suffix, part) for part in parts] == [
         [filled({"a": "1"}, "ab"), filled({"b": "2"}, "ab"), filled({"a": "3"}, "ab")],
@@ -49,9 +50,9 @@ def test_later_columns_of_an_earlier_part_have_their_types() -> None:
     assert table.to_pylist() == rows_of(reader_of(chosen, names), [earlier]) == [filled({"n": 1}, names)]
 
 
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
-def test_a_refused_page_leaves_no_trace(file_format: FormatName, compression: CompressionName) -> None:
-    chosen = make_format(file_format, compression)
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_refused_page_leaves_no_trace(kind: Kind) -> None:
+    chosen = make_format(*kind)
     sink = io.BytesIO()
     with chosen.writer(sink, chosen.columns_after()) as writer:
         assert writer.write(page({"a": "1"}))
@@ -119,18 +120,16 @@ def test_a_large_page_with_a_new_key_is_refused_whole() -> None:
     assert len(read_csv(sink.getvalue())) == 3
 
 
-@pytest.mark.parametrize(("file_format", "compression"), TABLES)
+@pytest.mark.parametrize("kind", TABLES)
 @pytest.mark.parametrize("columns", [None, ["", "b", "Ünïcode", "absent"], ["b", 'qu"ote']])
 @pytest.mark.parametrize("odd_key", ["class", 'qu"ote', "line\nfeed", "back\\slash"])
-def test_later_pages_are_read_as_the_first_one(
-    file_format: FormatName, compression: CompressionName, columns: list[str] | None, odd_key: str
-) -> None:
+def test_later_pages_are_read_as_the_first_one(kind: Kind, columns: list[str] | None, odd_key: str) -> None:
     rows = [
         {"": "x", "b": 1.50, "Ünïcode": [1, {"c": 1e5}], odd_key: None},
         '{"b": 7, "b": 1.50, "\\u0062b": "😀", "Ünïcode": "\\ud83d\\ude00"}',
         {},
     ]
-    chosen = make_format(file_format, compression, columns)
+    chosen = make_format(*kind, columns)
     (part,) = land(chosen, page(*rows), page(*rows), page(*rows))
     (first,) = land(chosen, page(*rows))
     assert read_part(chosen.suffix, part) == 3 * read_part(chosen.suffix, first)

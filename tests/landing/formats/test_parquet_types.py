@@ -73,42 +73,24 @@ def test_null_absent_and_empty_are_null(kind: str) -> None:
     assert typed(kind, None, "", "  \n") == [None, None, None]
 
 
-@pytest.mark.parametrize(
-    ("kind", "bad"),
-    [
-        ("int32", 2**31),
-        ("float64", "1,5"),
-        ("bool", "yes"),
-        ("date32", "2023-02-29"),
-        ("decimal(4,2)", "1.234"),
-        ("int64", [1]),
-        ("int64", True),
-        ("int64", {"a": 1}),
-        ("int64", str(10**40)),
-        ("int64", "1_0"),
-        ("decimal(5,2)", "1e-2147483647"),
-        ("decimal(5,2)", "1e99999999999999999999"),
-        ("decimal(5,2)", "inf"),
-        ("decimal(5,2)", "1_0"),
-        ("decimal(4,2)", "."),
-        ("float32", "3.4028236e38"),
-        ("float64", "nan(1)"),
-        ("bool", "2"),
-        ("date32", "10000-01-01"),
-        ("date32", "0000-12-31"),
-        ("timestamp", "0000-12-31T23:59:59"),
-        ("timestamp", "2024-02-29T13:05:01.0000001"),
-        ("timestamptz", "9999-12-31T23:59:59-00:01"),
-        ("timestamptz", "0001-01-01T00:00:00+00:01"),
-    ],
-)
+#: Values that a type cannot have.
+BAD: list[tuple[Any, ...]] = [
+    ("int32", 2**31),
+    ("int64", [1], True, {"a": 1}, str(10**40), "1_0"),
+    ("float32", "3.4028236e38"),
+    ("float64", "1,5", "nan(1)"),
+    ("bool", "yes", "2"),
+    ("decimal(4,2)", "1.234", "."),
+    ("decimal(5,2)", "1e-2147483647", "1e99999999999999999999", "inf", "1_0"),
+    ("date32", "2023-02-29", "10000-01-01", "0000-12-31"),
+    ("timestamp", "0000-12-31T23:59:59", "2024-02-29T13:05:01.0000001"),
+    ("timestamptz", "9999-12-31T23:59:59-00:01", "0001-01-01T00:00:00+00:01"),
+]
+
+
+@pytest.mark.parametrize(("kind", "bad"), [(kind, bad) for kind, *values in BAD for bad in values])
 def test_a_value_of_another_type_fails_or_becomes_null_alone(kind: str, bad: Any) -> None:
-    good = {
-        "bool": "1",
-        "date32": "2024-02-29",
-        "timestamp": "2024-02-29",
-        "timestamptz": "2024-02-29 10:00Z",
-    }
+    good = {"date32": "2024-02-29", "timestamp": "2024-02-29", "timestamptz": "2024-02-29 10:00Z"}
     fine = good.get(kind, "1")
     assert [value is None for value in typed(kind, fine, bad, fine, None, bad, on_cast_error="null")] == [
         False, True, False, True, True,

@@ -53,11 +53,9 @@ names = st.sampled_from(["price", "url", "ünïcode", "a b", 'quo"te', "dot.ted"
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 blanks = st.text(st.sampled_from(" \t\n\r\u00a0\u2003\u3000\x1c\x85"), max_size=3)
 numbers = st.integers(-(10**12), 10**12) | st.floats(allow_nan=False, allow_infinity=False, width=32)
-lists: st.SearchStrategy[list[str]] = st.just([]) | st.lists(texts, max_size=2)
-objects: st.SearchStrategy[dict[str, int]] = st.just({}) | st.dictionaries(
-    texts, st.integers(0, 9), max_size=2
-)
-values = st.none() | texts | blanks | numbers | st.booleans() | lists | objects
+empty: st.SearchStrategy[Any] = st.just([]) | st.just({})
+nested = empty | st.lists(texts, max_size=2) | st.dictionaries(texts, st.integers(0, 9), max_size=2)
+values = st.none() | texts | blanks | numbers | st.booleans() | nested
 rows = st.lists(st.dictionaries(names, values, max_size=5), min_size=1, max_size=12)
 
 
