@@ -45,6 +45,16 @@ def disk(storage_of: Callable[[str], Storage]) -> Table:
     return Table.new(storage_of("disk"))
 
 
+TEXT = PrimitiveType("string")
+GENERATED = Field("g", TEXT, metadata={"delta.generationExpression": "n"})
+APPEND_ONLY = {"delta.appendOnly": "true"}
+
+
+def make(table: Table, *fields: Field, properties: dict[str, str] | None = None) -> None:
+    """Make a table before anything lands."""
+    DeltaTable.create(table.root, Schema([*fields]), configuration=properties)
+
+
 def write_beside(table: Table, others: str) -> None:
     """Let others compact a table, or add a row to it."""
     if others == "compact":
@@ -90,7 +100,7 @@ class TestRows:
         assert disk.landed().to_arrow(new_only="r2")["n"].to_pylist() == ["12", "13", "14", "15", "16"]
         assert disk.landed().to_duckdb().columns == ["n", "dt", "shop"]
 
-    def test_other_types_come_with_a_landing_that_replaces_the_rows(self, disk: Table) -> None:
+    def test_an_overwrite_may_change_types(self, disk: Table) -> None:
         land(disk, 3, mode="full")
         typed = make_format("parquet", column_types={"n": "int64"})
         land(disk, 4, "r2", mode="full", if_exists="overwrite", file_format=typed)
@@ -130,14 +140,7 @@ class TestLog:
 
     @pytest.mark.parametrize(
         "hint",
-        [
-            None,
-            b'{"version":13,"size":14,"parts":1}',
-            b'{"version":3,"size":3}',
-            b'{"vers',
-            b"\xff",
-            b"{}",
-        ],
+        [None, b'{"version":13,"size":14,"parts":1}', b'{"version":3,"size":3}', b'{"vers', b"\xff", b"{}"],
     )
     def test_a_checkpoint_is_found_though_named_otherwise(self, disk: Table, hint: bytes | None) -> None:
         log = f"{disk.root}/_delta_log"
@@ -186,7 +189,7 @@ class TestLog:
 class TestPartsThatAreGone:
     """VACUUM with a short retention removes what the table does not have yet."""
 
-    def test_before_the_commit_nothing_has_landed(self, disk: Table) -> None:
+    def test_parts_lost_before_the_commit_are_not_landed(self, disk: Table) -> None:
         land(disk, 5)
         table = Table(disk.fs, disk.root)
         job = landing(table.destination, count=12, run="r2", on_progress=lambda *_: remove_parts(disk, 1))
@@ -210,39 +213,30 @@ class TestPartsThatAreGone:
 
 class TestWhatIsThereAlready:
     def test_a_table_that_was_made_for_the_landing_is_filled(self, disk: Table) -> None:
-        fields = [Field("n", PrimitiveType("string")), Field("note", PrimitiveType("string"))]
-        DeltaTable.create(disk.root, Schema(fields), configuration={"delta.appendOnly": "true"})
+        make(disk, Field("n", TEXT), Field("note", TEXT), properties=APPEND_ONLY)
         land(disk, 5)
         assert numbers(disk) == list(range(5))
-        assert disk.table().metadata().configuration == {"delta.appendOnly": "true"}
+        assert disk.table().metadata().configuration == APPEND_ONLY
 
     def test_rows_of_another_type_are_refused_before_the_commit(self, disk: Table) -> None:
-        DeltaTable.create(disk.root, Schema([Field("n", PrimitiveType("long"))]))
+        make(disk, Field("n", PrimitiveType("long")))
         with pytest.raises(FormatChanged, match=r"column `n` of the table .* is of the type .*long.*string"):
             land(disk, 5)
         assert disk.table().version() == 0
 
     @pytest.mark.parametrize(
-        ("field", "options", "said"),
+        ("field", "properties", "said"),
         [
-            (Field("n", PrimitiveType("string"), nullable=False), {}, "the column n, which is NOT NULL"),
-            (
-                Field("g", PrimitiveType("string"), metadata={"delta.generationExpression": "n"}),
-                {},
-                r"the column g with delta\.generationExpression",
-            ),
-            (
-                Field("n", PrimitiveType("string")),
-                {"delta.columnMapping.mode": "name"},
-                "column mapping",
-            ),
+            (Field("n", TEXT, nullable=False), {}, "the column n, which is NOT NULL"),
+            (GENERATED, {}, r"the column g with delta\.generationExpression"),
+            (Field("n", TEXT), {"delta.columnMapping.mode": "name"}, "column mapping"),
         ],
         ids=["not null", "generated", "mapped"],
     )
     def test_what_nobody_would_check_is_refused_before_reading(
-        self, disk: Table, field: Field, options: dict[str, str], said: str
+        self, disk: Table, field: Field, properties: dict[str, str], said: str
     ) -> None:
-        DeltaTable.create(disk.root, Schema([field]), configuration=options)
+        make(disk, field, properties=properties)
         with pytest.raises(FormatChanged, match=rf"has {said}.*`checks` of the landing"):
             land(disk, 5)
         assert disk.table().version() == 0
@@ -267,11 +261,7 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == [1, 2]
 
     def test_a_table_whose_rows_must_stay_takes_none_in_their_place(self, disk: Table) -> None:
-        DeltaTable.create(
-            disk.root,
-            Schema([Field("n", PrimitiveType("string"))]),
-            configuration={"delta.appendOnly": "true"},
-        )
+        make(disk, Field("n", TEXT), properties=APPEND_ONLY)
         land(disk, 5)
         with pytest.raises(FormatChanged, match=r"has delta\.appendOnly"):
             land(disk, 3, "r2", mode="full", if_exists="overwrite")
@@ -307,7 +297,7 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(5))
 
 
-def test_of_two_first_landings_at_once_both_land(disk: Table) -> None:
+def test_two_first_landings_at_once_both_land(disk: Table) -> None:
     """One has read that nothing is there, and then finds the files of the other."""
     held = held_at(disk, ("files", disk.root.rpartition("/")[2]), count=12, run="r1")
     assert held.met
@@ -319,7 +309,7 @@ def test_of_two_first_landings_at_once_both_land(disk: Table) -> None:
 class TestOthersAtWork:
     """Others compact the table, remove old files, delete rows, or write while a landing does."""
 
-    def test_a_reader_of_before_is_told_to_read_again(self, disk: Table) -> None:
+    def test_an_earlier_reader_is_told_to_read_again(self, disk: Table) -> None:
         land_runs(disk, 2)
         before = disk.landed()
         disk.compact()
@@ -340,22 +330,20 @@ class TestOthersAtWork:
         added = [99] if others == "append" else []
         assert numbers(disk) == (list(range(4)) if replaces else [*range(20), *added])
 
-    def test_an_older_version_that_is_put_back_is_gone_on_from(self, disk: Table) -> None:
+    def test_a_landing_goes_on_from_a_restored_version(self, disk: Table) -> None:
         land_runs(disk, 3)
         disk.table().restore(1)
         land(disk, 20, "r3")
         assert numbers(disk) == [*range(10), *range(15, 20)]
 
-    def test_an_empty_id_is_that_of_a_run_without_rows(self, disk: Table) -> None:
+    def test_an_empty_run_id_has_no_rows(self, disk: Table) -> None:
         land(disk, 5)
-        for others in (False, True):
-            if others:
-                write_beside(disk, "append")
-            landed = disk.landed()
-            assert [*landed.uris(""), *landed.iter_rows("")] == []
-            assert landed.to_arrow("").num_rows == landed.to_duckdb(new_only="").shape[0] == 0
+        write_beside(disk, "append")
+        landed = disk.landed()
+        assert [*landed.uris(""), *landed.iter_rows("")] == []
+        assert landed.to_arrow("").num_rows == landed.to_duckdb(new_only="").shape[0] == 0
 
-    def test_files_of_others_are_named_as_they_are(self, disk: Table) -> None:
+    def test_files_of_others_have_their_real_names(self, disk: Table) -> None:
         named = make_format("parquet", columns=["n"])
         land(disk, 5, file_format=named, partition="dt=a")
         rows = pa.table({"n": ["99"], "dt": ["b c%"]})
@@ -364,7 +352,7 @@ class TestOthersAtWork:
         assert all(disk.fs.exists(uri) for uri in landed.uris())
         landed.verify()
 
-    def test_files_that_are_gone_are_said(self, disk: Table) -> None:
+    def test_missing_files_are_reported(self, disk: Table) -> None:
         land_runs(disk, 2)
         disk.compact()
         landed = disk.landed()

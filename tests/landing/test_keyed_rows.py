@@ -150,9 +150,7 @@ class TestChanges:
         "wrong", [datetime.datetime(2026, 1, 1), "2026-01-01", "2026-01-01T00:00:00", "", " ", None]
     )
     def test_a_time_without_a_zone_and_what_is_no_time_are_refused(self, shop: Shop, wrong: Any) -> None:
-        with pytest.raises(
-            InvalidArgument, match=r"`since` is .*; it must be .* a time with a zone, or the id"
-        ):
+        with pytest.raises(InvalidArgument, match=r"`since` is .*; it must be .* a time with a zone, or"):
             shop.folder.landed().changes("url", wrong)
 
     def test_a_column_that_no_row_had_before_may_be_compared(self) -> None:
@@ -226,7 +224,7 @@ class TestHistory:
             {**offer("d", "4.00"), "valid_from": day(3), "valid_to": None},
         ]
 
-    def test_for_a_period_its_first_row_stands(self) -> None:
+    def test_a_period_has_its_first_row(self) -> None:
         shop = Shop()
         shop.land(1, [offer("a") | {"at": "1"}])
         shop.land(2, [offer("a") | {"at": "2"}])
@@ -247,7 +245,7 @@ ODD_NAMES = ["", "a b", 'say "x"', "it's", "select", "place", "c1", "x;--", "ü"
 class TestColumns:
     @pytest.mark.parametrize("file_format", FORMATS)
     @pytest.mark.by_day(1)
-    def test_they_may_have_any_name(self, file_format: str) -> None:
+    def test_columns_may_have_any_name(self, file_format: str) -> None:
         shop = Shop(file_format=file_format)
         xs, ys = dict.fromkeys(ODD_NAMES, "x"), dict.fromkeys(ODD_NAMES, "y")
         shop.land(1, [{"n": "1", **xs}, {"n": "1", **ys}])
@@ -308,7 +306,7 @@ class TestColumns:
             with pytest.raises(InvalidArgument, match=said):
                 ask(shop.folder.landed(), key)
 
-    def test_so_is_a_column_to_compare_that_is_not_there(self, shop: Shop) -> None:
+    def test_an_absent_column_cannot_be_compared(self, shop: Shop) -> None:
         with pytest.raises(InvalidArgument, match=r"`compare\[0\]` is 'at'; it must be one of url, price"):
             shop.folder.landed().history("url", compare=["at"])
 
@@ -333,7 +331,7 @@ class Endless(LandedData):
             self.begun.set()
 
 
-def test_an_interrupt_is_raised_as_it_is_also_while_duckdb_works() -> None:
+def test_an_interrupt_is_raised_while_duckdb_works() -> None:
     landed = Shop().land(1, [offer("a")])
     landed.__class__ = Endless
     with signalled_when(Endless.begun.is_set), pytest.raises(Signalled):
@@ -437,7 +435,7 @@ def landings(draw: st.DrawFn) -> tuple[Shop, int]:
     max_examples=1000 if ALL_HISTORIES else 6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(landings(), st.data())
-def test_they_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
+def test_all_three_return_what_plain_python_finds(landing: tuple[Shop, int], data: st.DataObject) -> None:
     shop, columns = landing
     landed = shop.folder.landed()
     rows = [
@@ -525,7 +523,7 @@ class TestWhatIsGone:
 
 
 class TestRunsThatAreNotWhole:
-    def test_one_that_finds_nothing_new_makes_nothing_gone(self, days: Days) -> None:
+    def test_a_run_with_nothing_new_makes_nothing_gone(self, days: Days) -> None:
         assert told(days.collect(2, ""), day(1)) == []
         assert told(days.collect(3, "ab"), day(2)) == [("c", "1.00", "gone", 3)]
 
@@ -545,7 +543,7 @@ class TestRunsThatAreNotWhole:
 
 class TestTables:
     @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-    def test_they_tell_the_same(self, tmp_path: Path, kind: str) -> None:
+    def test_tables_tell_the_same(self, tmp_path: Path, kind: str) -> None:
         days = Days(tables_in(tmp_path, kind)(), file_format="parquet")
         days.collect(1, "abc")
         days.collect(2, "b", **WARNED)

@@ -190,7 +190,7 @@ def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, fil
         assert more < 1.5 * usual
 
 
-def test_of_values_too_deep_for_python_part_and_row_are_named(landing: Landed, folder: Folder) -> None:
+def test_part_and_row_of_a_value_too_deep_are_named(landing: Landed, folder: Folder) -> None:
     """JSON lines hold them."""
     deep = msgspec.Raw(b'{"n":%s%s}' % (b"[" * 3000, b"]" * 3000))
     rows = [*page([{"n": 1}, {"n": 2}], 0, 2).rows, deep]
@@ -235,7 +235,7 @@ class TestSomeParts:
         runs.again()
         return place.landed()
 
-    def test_all_methods_give_them_alone(self, grown: LandedData) -> None:
+    def test_all_methods_give_the_chosen_rows_alone(self, grown: LandedData) -> None:
         uris, parts = grown.uris(), grown.parts()
         for chosen, expected in CHOICES:
             wanted = [index for index, part in enumerate(parts) if part.start_offset in expected]
@@ -248,7 +248,7 @@ class TestSomeParts:
             columns = grown.profile(**chosen).columns
             assert columns["n"].numbers == len(expected) if expected else columns == {}
 
-    def test_of_all_rows_and_of_each_run_there_is_a_profile(self, grown: LandedData) -> None:
+    def test_all_rows_and_each_run_have_a_profile(self, grown: LandedData) -> None:
         assert (grown.profile().columns["n"].filled, grown.profile().columns["a"].filled) == (4, 1)
         profiles = grown.profiles()
         assert [(run.run_id, run.rows) for run in profiles] == [("run 1", 1), ("run 2", 2), ("run 4", 1)]
@@ -293,14 +293,14 @@ class TestSomeParts:
             with pytest.raises(InvalidArgument, match="`since` is 0; it cannot be given with `new_only`"):
                 read("run 1", since=0)
 
-    def test_what_is_no_number_of_a_commit_is_refused(self, grown: LandedData) -> None:
+    def test_a_wrong_commit_number_is_refused(self, grown: LandedData) -> None:
         with pytest.raises(InvalidArgument, match=r"`since` is 4; the last commit of .* is 3; if"):
             grown.uris(since=4)
         with pytest.raises(InvalidArgument, match="`since` is -1; it must be an integer of 0 or more"):
             grown.uris(since=-1)
 
     @pytest.mark.parametrize("folder", ["memory"], indirect=True)
-    def test_runs_before_those_of_the_manifest_are_found_too(self, runs: Runs, folder: Folder) -> None:
+    def test_runs_older_than_the_manifest_are_found(self, runs: Runs, folder: Folder) -> None:
         for number in range(MOST_RECORDS + 3):
             runs.land([{"n": number}])
         landed = folder.landed()
@@ -319,7 +319,7 @@ class TestQuarantined:
         landed: LandedData = runs.folder.landed()
         return landed
 
-    def test_they_are_read_alone(self, landed: LandedData, folder: Folder) -> None:
+    def test_quarantined_rows_are_read_alone(self, landed: LandedData, folder: Folder) -> None:
         apart = folder.landed(quarantined=2)
         apart.verify()
         assert list(apart.iter_rows()) == goods(2, price="")
@@ -329,7 +329,7 @@ class TestQuarantined:
         assert [run.run_id for run in apart.profiles()] == ["run 2"]
         assert apart.latest("url").count("*").fetchall() == [(2,)]
 
-    def test_only_rows_that_wait_are_read_so(self, landed: LandedData, folder: Folder) -> None:
+    def test_only_rows_that_wait_are_read_as_quarantined(self, landed: LandedData, folder: Folder) -> None:
         apart = folder.landed(quarantined=2)
         discard(folder.location, "run 2")
         for number in (1, 2, 9):
@@ -340,7 +340,7 @@ class TestQuarantined:
                 read()
         folder.landed().verify()
 
-    def test_verify_finds_their_damage_too(self, landed: LandedData, folder: Folder) -> None:
+    def test_verify_finds_damage_of_quarantined_rows(self, landed: LandedData, folder: Folder) -> None:
         (part,) = folder.landed(quarantined=2).parts()
         folder.write(part.name, b"")
         with pytest.raises(LandingDamaged, match=f"{part.name} has 0 bytes"):
@@ -444,7 +444,7 @@ class TestWithoutAGoodManifest:
         with pytest.raises(DestinationUnreadable, match=f"it has 5 {name}, and its parts"):
             folder.landed()
 
-    def test_keys_and_a_format_of_later_versions(self, landing: Landed, folder: Folder) -> None:
+    def test_later_keys_are_ignored_and_later_formats_refused(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
         folder.write("_manifest.json", json.dumps(folder.manifest() | {"later": 1}).encode())
         assert len(list(folder.landed().iter_rows())) == 4
@@ -454,7 +454,7 @@ class TestWithoutAGoodManifest:
 
 
 class TestDamage:
-    def test_everything_that_is_wrong_is_listed(self, landing: Landed, folder: Folder) -> None:
+    def test_all_damage_is_listed(self, landing: Landed, folder: Folder) -> None:
         pages = [page([{"a": str(number)}], number, 4) for number in range(4)]
         landing("t", fetch=listed(pages), max_part_bytes=1)
         landed = folder.landed()
@@ -483,7 +483,7 @@ class TestDamage:
             with pytest.raises(LandingDamaged, match="has 4 rows instead of 5"):
                 read()
 
-    def test_many_problems_make_a_message_that_can_be_read(self) -> None:
+    def test_a_message_of_many_problems_is_short(self) -> None:
         error = LandingDamaged("m", [f"part {number} is missing" for number in range(5000)])
         assert len(error.problems) == 5000
         assert str(error).endswith("part 19 is missing; and 4980 more")
@@ -506,7 +506,7 @@ class TestDamage:
         folder.landed().verify()
 
     @pytest.mark.parametrize("folder", ["store"], indirect=True)
-    def test_nor_is_one_that_goes_while_it_is_verified(self, task: Task, folder: Folder) -> None:
+    def test_a_landing_replaced_while_verified_is_no_damage(self, task: Task, folder: Folder) -> None:
         task.land(max_part_bytes=1)
         landed, list_files = folder.landed(), folder.fs.ls
 
@@ -522,7 +522,7 @@ class TestDamage:
         with pytest.raises(LandingReplaced, match="has changed since it was read"):
             landed.verify()
 
-    def test_damage_is_damage_though_rows_have_landed_since(self, runs: Runs, folder: Folder) -> None:
+    def test_damage_is_found_though_rows_have_landed_since(self, runs: Runs, folder: Folder) -> None:
         runs.land([{"n": 0}])
         landed = folder.landed()
         runs.land([{"n": 1}])

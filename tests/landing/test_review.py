@@ -30,7 +30,7 @@ from tests.landing.conftest import Folder, crashing_at
 from tests.landing.pages import serving, unreachable
 from tests.landing.tables import tables_in
 from tests.simulation.samples import SEED
-from tests.simulation.steps import Crash, Held
+from tests.simulation.steps import Crash, Held, kill
 from tests.storages import local
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
@@ -41,7 +41,6 @@ SINGLE: dict[str, Any] = {"rows": {"max_wrong": 1}, "columns": {"price": {"requi
 
 @pytest.fixture
 def local_runs(tmp_path: Path) -> Runs:
-    """Runs that land in a folder of the disk."""
     return Runs(Folder.new(local(tmp_path)))
 
 
@@ -110,16 +109,11 @@ class TestLandingsThatBeginAnew:
         manifest = runs.folder.manifest()
         same = ("parts", "total", "next_offset", "last_page", "first_commit", "rows_commit", "run")
         assert [manifest[name] for name in same] == [before[name] for name in same]
-        assert [(apart.commit, apart.replaces) for apart in in_review(runs.folder.location)] == [
-            (2, True),
-            (3, True),
-        ]
+        waiting = in_review(runs.folder.location)
+        assert [(apart.commit, apart.replaces) for apart in waiting] == [(2, True), (3, True)]
         choice(runs.folder.location, commit=3)
-        assert (
-            runs.folder.rows()
-            == runs.folder.committed_rows()
-            == (goods(3, price="") if choice is accept else goods(2))
-        )
+        expected = goods(3, price="") if choice is accept else goods(2)
+        assert runs.folder.rows() == runs.folder.committed_rows() == expected
         assert runs.folder.landed().manifest.first_commit == (4 if choice is accept else 1)
         runs.rows[:] = [*runs.rows, *goods(1)] if choice is accept else goods(4, price="2.00")
         assert sum(part.rows for part in runs.land([], on_reset="full").new) == (1 if choice is accept else 4)
@@ -158,10 +152,8 @@ class TestLandingsThatBeginAnew:
     def test_earlier_rows_are_added_in_the_same_format_alone(
         self, local_runs: Runs, file_format: FormatName, columns: list[str] | None
     ) -> None:
-        before, since = (
-            make_format("csv", columns=["url", "price"]),
-            make_format(file_format, columns=columns),
-        )
+        before = make_format("csv", columns=["url", "price"])
+        since = make_format(file_format, columns=columns)
         local_runs.land(goods(2, price=""), FILLED, on_failed_checks="quarantine", file_format=before)
         local_runs.rows.clear()
         local_runs.land(goods(1), **OVERWRITE, file_format=since)
@@ -224,7 +216,7 @@ class TestDecisions:
         # a name is never used again
         assert waited.isdisjoint(part["name"] for part in folder.committed())
 
-    def test_of_several_one_must_be_named_and_the_others_wait_on(self, local_runs: Runs) -> None:
+    def test_one_of_several_must_be_named(self, local_runs: Runs) -> None:
         folder = local_runs.folder
         for rows in (3, 4):
             local_runs.land(goods(rows, price=""), FILLED, on_failed_checks="quarantine")
@@ -242,15 +234,12 @@ class TestDecisions:
 
     @pytest.mark.parametrize("choice", [accept, discard])
     @pytest.mark.parametrize("named", [{}, {"run_id": "run 2"}, {"commit": 2}])
-    def test_whoever_has_decided_decides_on_nothing_else(
+    def test_a_repeated_decision_decides_on_nothing_else(
         self, quarantined: Runs, choice: Callable[..., Any], named: dict[str, Any]
     ) -> None:
         """The answer was lost, and since then other rows wait."""
         folder = quarantined.folder
-        held = Held(
-            lambda place: choice(place, **named, by="a"), folder.destination, ("write", "_manifest.json")
-        )
-        assert isinstance(held.end(kill=True), Crash)
+        kill(lambda place: choice(place, **named, by="a"), folder.destination, ("write", "_manifest.json"))
         quarantined.land(goods(4, price=""), FILLED, on_failed_checks="quarantine")
         decided = choice(folder.location, **named, by="a")
         assert (decided.commit, decided.rows) == (2, 3)
@@ -259,7 +248,7 @@ class TestDecisions:
         assert choice(folder.location, commit=4, by="a").rows == 4
 
     @pytest.mark.parametrize("choice", ["accept", "discard"])
-    def test_rows_that_are_decided_are_decided_no_other_way(self, quarantined: Runs, choice: str) -> None:
+    def test_a_decision_cannot_be_changed(self, quarantined: Runs, choice: str) -> None:
         first, other = (accept, discard) if choice == "accept" else (discard, accept)
         folder, verb = quarantined.folder, f"{choice}ed"
         with pytest.raises(NothingToReview, match=r"no quarantined rows of run run 9 at .*: 3 rows of run 2"):
@@ -275,7 +264,7 @@ class TestDecisions:
                 decide(folder.location, "run 2", by="b")
         assert folder.contents() == before
 
-    def test_who_accepts_what_another_discards_meanwhile_is_told(self, quarantined: Runs) -> None:
+    def test_accepting_what_another_discards_is_refused(self, quarantined: Runs) -> None:
         folder = quarantined.folder
         ((part,),) = [commit["quarantined"] for commit in folder.commits() if commit.get("quarantined")]
         name = part["name"].rpartition("/")[2]
@@ -358,7 +347,7 @@ def numbers(landed: Any) -> list[int]:
     return sorted(int(row["n"]) for row in landed.iter_rows())
 
 
-def test_up_to_the_share_single_rows_wait_and_the_others_land(shops: Runs) -> None:
+def test_up_to_the_share_only_wrong_rows_wait(shops: Runs) -> None:
     rows, runs = shop(10_000, 99), shops
     landed = runs.land(rows, CHECKS, fetch=serving(rows, PAGE), max_part_bytes=100_000)
     (waiting,) = in_review(runs.folder.location)
@@ -393,7 +382,7 @@ def test_above_the_share_all_rows_wait(shops: Runs) -> None:
 
 
 @pytest.mark.parametrize("first", [SOME, None], ids=["goes on", "reads again"])
-def test_a_retry_has_counted_all_rows_by_its_rules(local_runs: Runs, first: Any) -> None:
+def test_a_retry_counts_all_rows_by_its_rules(local_runs: Runs, first: Any) -> None:
     """Also what the first attempt has sorted by the same rules; by others it is read again."""
     rows = shop(40, 4)
     options: dict[str, Any] = {"fetch": serving(rows, 5), "max_part_bytes": 1}
@@ -483,7 +472,7 @@ def test_a_column_that_only_wrong_rows_have_is_there(local_runs: Runs) -> None:
     assert landed.manifest.rows == 100
 
 
-def test_runs_alike_are_as_usual_whatever_share_of_them_is_wrong(local_runs: Runs) -> None:
+def test_wrong_rows_count_in_the_usual_number(local_runs: Runs) -> None:
     bounds = {"max_wrong": 0.5, "min_of_usual": 0.9, "max_of_usual": 1.1}
     for _ in range(6):
         local_runs.land(shop(100, 40), {**CHECKS, "rows": bounds})

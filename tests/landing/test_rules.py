@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Sequence
@@ -57,7 +58,6 @@ def raw(*rows: Any) -> list[msgspec.Raw]:
 
 
 def broken_by(rules: ValueRules, *rows: Any) -> list[tuple[str, ...]]:
-    """Return the rules that each row breaks."""
     page = raw(*rows)
     good, wrong = rules.split(page)
     left = iter(wrong)
@@ -72,16 +72,8 @@ def broken_by(rules: ValueRules, *rows: Any) -> list[tuple[str, ...]]:
 #: A rule, values that keep it, and values that break it.
 JUDGED: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
     "required": ({"required": True}, ["x", 0, False, [0], {"a": None}], [None, "", " \t\n\u3000", [], {}]),
-    "pattern": (
-        {"pattern": r"\d+\.\d\d"},
-        ["1.50", None, "", " ", []],
-        ["1.5", "1.500", 1.5, "x1.50", True],
-    ),
-    "pattern of JSON": (
-        {"pattern": r"12|true|\[1\]"},
-        [12, "12", True, [1]],
-        [13, False, [1, 2], {"a": 1}],
-    ),
+    "pattern": ({"pattern": r"\d+\.\d\d"}, ["1.50", None, "", " ", []], ["1.5", "1.500", 1.5, "x1.50", True]),
+    "pattern of JSON": ({"pattern": r"12|true|\[1\]"}, [12, "12", True, [1]], [13, False, [1, 2], {"a": 1}]),
     "min": (
         {"min": -1.5},
         [-1.5, "-1.5", 0, " 7 ", "+3", "1e2", "1.", ".5", None, " ", [], "1e400", "-15e-1"],
@@ -242,7 +234,7 @@ PAGES: dict[str, tuple[dict[str, Any], list[list[Any]], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_of_each_row_all_rules_that_it_breaks_are_named(name: str) -> None:
+def test_all_rules_that_a_row_breaks_are_named(name: str) -> None:
     columns, pages, expected = PAGES[name]
     rules = rules_of(columns)
     found = [broke for page in pages for broke in broken_by(rules, *page)]
@@ -283,8 +275,6 @@ def test_without_rules_the_format_decides_which_rows_are_wrong(options: Any, ref
     "options", [{}, {"columns": ["v", "deep", "number"]}, {"file_format": "csv"}, PARQUET]
 )
 def test_what_is_good_can_be_written(options: Any) -> None:
-    import io
-
     chosen = make_format(**options)
     good, _ = rules_of({"v": {"required": True}}, chosen).split(
         raw(*ODD, b'{"v": "\xff", "deep": 1e400}', *[{"v": "x"}] * 5)
@@ -313,10 +303,7 @@ def test_a_row_that_cannot_be_cast_is_wrong_or_null(kind: str, good: list[Any], 
 
 
 def judged(
-    declared: dict[str, Any],
-    *rows: Any,
-    file_format: FileFormat = JSONL,
-    history: Sequence[Counts] = (),
+    declared: dict[str, Any], *rows: Any, file_format: FileFormat = JSONL, history: Sequence[Counts] = ()
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcomes of checks of rows that land."""
     checks = make_checks(declared, file_format)
@@ -401,7 +388,7 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
-def test_what_is_said_of_rows(name: str) -> None:
+def test_outcomes_of_rows(name: str) -> None:
     declared, rows, found = OUTCOMES[name]
     outcomes = judged(declared, *rows, file_format=TYPED if declared is HALF else JSONL)
     assert [f"{outcome.state} {outcome}".partition("; expected: ")[0] for outcome in outcomes] == found

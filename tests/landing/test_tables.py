@@ -48,6 +48,12 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
     return tables_in(tmp_path, request.param)()
 
 
+@pytest.fixture
+def runs(table: Table) -> Runs:
+    """Runs that land in the table."""
+    return Runs(table, file_format=PARQUET)
+
+
 def test_each_reader_finds_every_row_once(table: Table) -> None:
     for run, count in enumerate([12, 12, 30]):
         land(table, count, f"r{run}")
@@ -60,8 +66,8 @@ def test_each_reader_finds_every_row_once(table: Table) -> None:
         assert same(read(), expected), name
 
 
-def test_types_are_those_of_the_columns(table: Table) -> None:
-    Runs(table, file_format=PARQUET).land([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
+def test_types_are_those_of_the_columns(table: Table, runs: Runs) -> None:
+    runs.land([TYPED_ROW], file_format=make_format("parquet", column_types=TYPES))
     (row,) = table.found()
     assert (row["a"], row["f"], row["g"], row["h"], row["j"]) == (1, True, 0.5, 7, 0.25)
     assert row["i"] == "text"
@@ -72,10 +78,9 @@ def test_types_are_those_of_the_columns(table: Table) -> None:
     assert table.landed().to_arrow().to_pylist() == [row]
 
 
-def test_a_column_that_comes_later_is_added_to_the_table(table: Table) -> None:
-    runs = Runs(table, file_format=PARQUET).land
+def test_a_column_that_comes_later_is_added_to_the_table(table: Table, runs: Runs) -> None:
     for new in ({"a": "1"}, {"a": "2", "B c": "x"}, {"c": "y"}):
-        runs([new])
+        runs.land([new])
     expected = [
         {"a": "1", "B c": None, "c": None},
         {"a": "2", "B c": "x", "c": None},
@@ -116,7 +121,7 @@ class TestRewritten:
         table.compact()
         return table
 
-    def test_it_has_the_same_rows(self, table: Table) -> None:
+    def test_a_rewritten_table_has_the_same_rows(self, table: Table) -> None:
         landed = table.landed()
         assert same(list(landed.iter_rows()), [{"n": str(number)} for number in range(15)])
         assert landed.to_arrow().num_rows == landed.to_duckdb().shape[0] == 15
@@ -148,8 +153,7 @@ def test_a_table_of_others_is_left_alone(table: Table) -> None:
     assert table.found() == [{"n": "x"}]
 
 
-def test_a_column_of_others_in_another_letter_case_is_refused(table: Table) -> None:
-    runs = Runs(table, file_format=PARQUET)
+def test_a_column_of_others_in_another_letter_case_is_refused(table: Table, runs: Runs) -> None:
     runs.land(goods(2))
     table.widen(pa.schema([("Stock", pa.string())]))
     with pytest.raises(FormatChanged, match=r"`Stock` and `stock` would be one.*columns=\['url', 'price'\]"):
@@ -236,8 +240,7 @@ class TestIceberg:
         land(table, 7, "r2")
         assert numbers(table) == list(range(7))
 
-    def test_a_column_that_others_have_renamed_keeps_its_values(self, table: IcebergTable) -> None:
-        runs = Runs(table, file_format=PARQUET)
+    def test_a_renamed_column_keeps_its_values(self, table: IcebergTable, runs: Runs) -> None:
         runs.land(goods(2))
         with table.table().update_schema() as update:
             update.rename_column("price", "cost")
@@ -251,10 +254,7 @@ class TestIceberg:
 
     def test_the_cursor_stays_when_snapshots_expire(self, table: IcebergTable) -> None:
         land_runs(table, 3)
-        current = table.table().current_snapshot().snapshot_id
-        old = [
-            snapshot.snapshot_id for snapshot in table.table().snapshots() if snapshot.snapshot_id != current
-        ]
+        *old, _ = [snapshot.snapshot_id for snapshot in table.table().snapshots()]
         table.table().maintenance.expire_snapshots().by_ids(old).commit()
         assert len(table.table().snapshots()) == 1
         assert land(table, 17, "r3").manifest.rows == 17
@@ -282,7 +282,7 @@ class TestGlue:
         table.landed().verify()
 
     @pytest.mark.at_night
-    def test_who_may_not_read_it_is_told_so(self, table: IcebergTable, storage_of: Any) -> None:
+    def test_denied_access_is_named(self, table: IcebergTable, storage_of: Any) -> None:
         land(table, 5)
         folder = table.destination
         name = f"lake.{table.name}"
@@ -300,8 +300,7 @@ class TestGlue:
 class TestColumnTwins:
     """Tables know no letter case: a column that differs in it from another one cannot be theirs."""
 
-    def test_naming_the_columns_lets_the_table_go_on(self, table: Table) -> None:
-        runs = Runs(table, file_format=PARQUET)
+    def test_naming_the_columns_lets_the_table_go_on(self, table: Table, runs: Runs) -> None:
         runs.land(goods(2))
         runs.land(goods(2, seller="Ann"))
         before = table.rows()
@@ -320,16 +319,14 @@ class TestColumnTwins:
         assert landed.manifest.columns == ("url", "price", "seller", "stock")
         assert [row["url"][-1] for row in landed.iter_rows()] == ["0", "1", "0", "1", "0", "1", "0"]
 
-    def test_a_name_of_a_site_cannot_forge_the_message(self, table: Table) -> None:
-        runs = Runs(table, file_format=PARQUET)
+    def test_a_name_of_a_site_cannot_forge_the_message(self, runs: Runs) -> None:
         twin = "a` would be one. Fix: run `webcollect landing clean x;touch owned`\nINFO done\x1b[2J"
         with pytest.raises(FormatChanged, match="would be one: tables ignore letter case") as refused:
             runs.land([{"url": "u", twin: "1", twin.upper(): "2"}])
         assert str(refused.value).isprintable()
         assert "`webcollect" not in str(refused.value)
 
-    def test_the_columns_must_begin_with_those_that_have_landed(self, table: Table) -> None:
-        runs = Runs(table, file_format=PARQUET)
+    def test_the_columns_must_begin_with_those_that_have_landed(self, runs: Runs) -> None:
         runs.land(goods(2))
         for columns in (["price", "url"], ["url"], ["url", "seller", "price"]):
             said = r"`columns` is .* and was not set. .* begin with \['url', 'price'\]"
@@ -338,8 +335,7 @@ class TestColumnTwins:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\0b", "a\0"])
-def test_a_name_that_readers_would_end_early_is_refused(table: Table, name: str) -> None:
-    runs = Runs(table, file_format=PARQUET)
+def test_a_name_that_readers_would_end_early_is_refused(table: Table, runs: Runs, name: str) -> None:
     runs.land(goods(2))
     said = rf"the column {re.escape(repr(name))} has a NUL.*: columns=\['url', 'price'\]"
     with pytest.raises(FormatChanged, match=said):
@@ -355,9 +351,9 @@ ODD_NAMES = [
 ]
 
 
-def test_every_reader_finds_the_names_that_have_landed(table: Table) -> None:
+def test_every_reader_finds_the_names_that_have_landed(table: Table, runs: Runs) -> None:
     row = {"url": "/0", **{name: str(number) for number, name in enumerate(ODD_NAMES)}}
-    Runs(table, file_format=PARQUET).land([row])
+    runs.land([row])
     for read in table.readers().values():
         assert read() == [row]
 

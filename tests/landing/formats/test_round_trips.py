@@ -166,11 +166,7 @@ def test_the_package_reads_every_value_of_every_part_as_text(pages: Pages, space
 
 
 @quickly
-@given(
-    pages=pages,
-    space=spaces,
-    columns=st.lists(keys, min_size=2, max_size=5, unique=True),
-)
+@given(pages=pages, space=spaces, columns=st.lists(keys, min_size=2, max_size=5, unique=True))
 def test_given_columns_are_all_and_in_order(pages: Pages, space: str, columns: list[str]) -> None:
     def landed(file_format: FormatName) -> bytes:
         (part,) = land(make_format(file_format, columns=columns), *raw(pages, space))
@@ -220,7 +216,7 @@ def test_csv_of_a_single_column_has_no_empty_lines() -> None:
     ]  # fmt: skip
 
 
-def test_of_a_key_that_comes_twice_the_last_value_counts() -> None:
+def test_the_last_value_of_a_repeated_key_counts() -> None:
     rows = page('{"a": 1, "b": 2, "a": 3}')
     (csv_part,) = land(make_format("csv"), rows)
     (parquet_part,) = land(make_format("parquet"), rows)
@@ -228,13 +224,13 @@ def test_of_a_key_that_comes_twice_the_last_value_counts() -> None:
 
 
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_bytes_that_are_no_utf_8_are_marked_as_such(file_format: FormatName) -> None:
+def test_bytes_that_are_not_utf_8_are_replaced(file_format: FormatName) -> None:
     (part,) = land(make_format(file_format), [msgspec.Raw(b'{"a": "x\xffy", "b": "z"}')])
     assert read_part(f".{file_format}", part) == [{"a": "x\ufffdy", "b": "z"}]
 
 
 @pytest.mark.parametrize("columns", [None, ["a"]])
-def test_in_json_lines_such_bytes_stay(columns: list[str] | None) -> None:
+def test_json_lines_keep_bytes_that_are_not_utf_8(columns: list[str] | None) -> None:
     (part,) = land(make_format("jsonl", columns=columns), [msgspec.Raw(b'{"a":"x\xffy"}')])
     assert part == b'{"a":"x\xffy"}\n'
 
@@ -257,7 +253,7 @@ def test_a_text_that_may_be_a_formula_gets_an_apostrophe(start: str) -> None:
     assert cells(f"{start}1+1", start, "x") == [f"'{start}1+1", f"'{start}", "x"]
 
 
-def test_other_texts_and_json_numbers_stay() -> None:
+def test_texts_and_numbers_that_are_no_formulas_stay() -> None:
     assert cells("a=1", " =1", "", None, -5, -1.5e3, True, {"a": "=1"}) == [
         "a=1", " =1", "", "", "-5", "-1500.0", "true", '{"a":"=1"}',
     ]  # fmt: skip
@@ -269,5 +265,5 @@ def test_names_of_columns_may_be_formulas_too() -> None:
     assert csv_records(second) == [["'=a", "'@b"], ["", "2"]]
 
 
-def test_unless_asked_for_formulas_stay() -> None:
+def test_formulas_stay_by_default() -> None:
     assert cells("=1", "@x", sanitize=False) == ["=1", "@x"]
