@@ -191,7 +191,6 @@ class Folder:
         return read_landing(self.location, **options)
 
     def contents(self) -> dict[str, bytes]:
-        """Return the contents of all files by name."""
         return {name: self.read(name) for name in self.names()}
 
     def read(self, name: str) -> bytes:
@@ -265,7 +264,6 @@ class Folder:
         return [ledger.parts[name] for _, name in ledger.names_waiting()]
 
     def rows_apart(self) -> list[dict[str, Any]]:
-        """Return the rows that are quarantined."""
         return [row for part in self.apart() for row in self.rows_of(part)]
 
     def needed(self) -> set[str]:
@@ -372,7 +370,6 @@ class Task:
         return rows
 
     def grow(self, rows: int) -> None:
-        """Add rows."""
         self.control.grow(self.id, rows)
 
     def refill(self, rows: int) -> list[dict[str, Any]]:

@@ -83,7 +83,6 @@ class Bill:
 
     @property
     def parts(self) -> list[str]:
-        """The requests that were about parts."""
         return [request for request in self.requests if " part-" in request]
 
     @property

@@ -98,7 +98,6 @@ def widening(count: int = 6) -> list[DataPage]:
 
 
 def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
-    """Return the rows of pages, in order."""
     return [row for page in pages for row in page.records()]
 
 

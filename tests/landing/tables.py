@@ -117,7 +117,6 @@ class Table(Folder):
         return DeltaTable(uri, storage_options=options)
 
     def log(self) -> CommitLog:
-        """Return the log of its commits."""
         return CommitLog(self.destination)
 
     def state(self) -> Manifest:
@@ -145,7 +144,6 @@ class Table(Folder):
             return []
 
     def version(self) -> Any:
-        """Return the version that the table has now."""
         return self.table().version()
 
     def found(self, version: Any = None) -> Rows:

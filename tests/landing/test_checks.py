@@ -27,7 +27,6 @@ from tests.storages import local
 
 
 def price(**checks: Any) -> dict[str, Any]:
-    """Return checks of one column."""
     return {"columns": {"price": checks}}
 
 
@@ -75,12 +74,12 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("checks", "options", "message"), WRONG)
-def test_what_is_declared_wrongly_is_said(checks: Any, options: dict[str, Any], message: str) -> None:
+def test_a_wrong_declaration_is_named(checks: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         make_checks(checks, make_format(**options))
 
 
-def test_a_check_from_a_template_is_that_of_its_value() -> None:
+def test_a_check_may_come_from_a_template() -> None:
     checks = {
         "rows": {"min": "5"},
         "columns": {"sku": {"filled": "0.5", "unique": "true"}, "url": {"unique": "False"}},
@@ -143,7 +142,7 @@ OUTCOMES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str | None]] = {
 
 class TestOutcomes:
     @pytest.mark.parametrize("name", OUTCOMES)
-    def test_what_they_find(self, runs: Runs, name: FormatName) -> None:
+    def test_each_check_finds_what_is_wrong(self, runs: Runs, name: FormatName) -> None:
         rows, checks, said = OUTCOMES[name]
         outcomes = runs.outcomes(rows, checks).values()
         assert {outcome.state for outcome in outcomes} == {"failed" if said else "passed"}

@@ -165,7 +165,7 @@ class TestUnfinishedLandings:
 
 
 class TestFoldersThatTellNothing:
-    def test_of_parts_without_commits_nothing_is_removed(self, landing: Landed, folder: Folder) -> None:
+    def test_parts_without_commits_stay(self, landing: Landed, folder: Folder) -> None:
         landing("t", fetch=listed(widening(2)))
         for name in ("_manifest.json", "_commits/00000001.json"):
             folder.fs.rm_file(f"{folder.root}/{name}")

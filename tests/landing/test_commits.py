@@ -33,7 +33,6 @@ class Log:
     state: Manifest | None = None
 
     def land(self, rows: int, waiting: int = 0, begin: Begin = "end", run: str = "r1") -> None:
-        """Land rows, and quarantine those after them."""
         self.add(commit_after(self.state, rows, waiting, begin=begin, run=run))
 
     def add(self, commit: Commit) -> None:
@@ -99,7 +98,6 @@ WRONG: dict[str, tuple[Make, str]] = {
 
 
 def usual_log() -> Log:
-    """The log that :data:`WRONG` is about."""
     log = Log()
     log.land(2)
     log.land(0, 1)
@@ -119,7 +117,7 @@ def test_a_contradiction_is_refused(case: str) -> None:
 
 
 @pytest.mark.parametrize("needing", [{"kind": "exported"}, {"kind": "decided", "about": 1}])
-def test_a_log_does_not_begin_with_what_needs_another(needing: dict[str, Any]) -> None:
+def test_a_log_does_not_begin_with_a_decision_or_export(needing: dict[str, Any]) -> None:
     with pytest.raises(Contradiction, match="nothing was landed before it"):
         fold(None, [changed(commit_after(None, 1), **needing)])
 
@@ -149,7 +147,7 @@ def test_a_name_that_may_lead_out_of_the_folder_is_refused(name: str, kind: type
         decode(content, "there", kind)
 
 
-def test_of_many_runs_and_decisions_the_last_ones_are_known() -> None:
+def test_the_last_runs_and_decisions_are_known() -> None:
     log = Log()
     for number in range(MOST_RECORDS + 5):
         log.land(1, 1, run=f"run {number}")

@@ -70,7 +70,7 @@ class TestLanding:
         assert [part.next_offset for part in manifest.parts] == cursors[1:]
         assert folder.names() == folder.needed()
 
-    def test_the_manifest_says_what_where_whence_and_when(self, task: Task, folder: Folder) -> None:
+    def test_the_manifest_describes_the_landing(self, task: Task, folder: Folder) -> None:
         task.land()
         manifest = folder.manifest()
         (part,) = manifest["parts"]
@@ -82,7 +82,7 @@ class TestLanding:
         assert manifest["provider_version"] == airflow_provider_webcollect.__version__
         assert manifest["started_at"] <= manifest["finished_at"]
 
-    def test_progress_is_told(self, task: Task) -> None:
+    def test_progress_is_reported(self, task: Task) -> None:
         reported: list[tuple[int, int]] = []
         task.land(size=400, on_progress=lambda rows, total: reported.append((rows, total)))
         assert reported == [(400, 1000), (800, 1000), (1000, 1000)]

@@ -447,7 +447,6 @@ class Refilled:
         return list(self.rows)
 
     def grow(self, name: str, rows: int) -> None:
-        """Have it give more rows."""
         self.rows += [{name: number} for number in range(len(self.rows), len(self.rows) + rows)]
 
     def land(self, run: str, on_reset: str = "append", **options: Any) -> Manifest:
@@ -597,7 +596,7 @@ class TestSourcesWithoutRows:
         source.land("r2", **OVERWRITE, late_rows_delay=2, stop=filling)
         assert source.folder.rows() == source.refill("new")
 
-    def test_one_without_rows_may_be_overwritten(self, source: Refilled) -> None:
+    def test_a_landing_without_rows_may_be_overwritten(self, source: Refilled) -> None:
         source.land("r1")
         manifest = source.land("r2", **OVERWRITE)
         assert (manifest.rows, manifest.run.run_id) == (0, "r2")
@@ -615,7 +614,7 @@ class TestHosts:
     """A task of the same id at another service is another task."""
 
     @pytest.mark.parametrize("options", [{}, {"on_reset": "full"}, OVERWRITE])
-    def test_that_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
+    def test_a_task_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
         source.refill("old")
         source.land("r1", source=at("openapi.example.com"))
         before = source.folder.contents()
@@ -718,22 +717,25 @@ def test_rows_that_are_shown_late_are_waited_for(
     assert exported == (case.rows if case.marks else 0)
 
 
-@pytest.mark.parametrize(("late_rows_delay", "waits"), [(0, []), (1, [1]), (7, [2, 2, 2, 1])])
+#: The waits for an empty source and the lines about them, by the seconds to wait at most.
+WAITS: dict[int, tuple[list[float], list[str]]] = {
+    0: ([], []),
+    1: ([1], []),
+    7: ([2, 2, 2, 1], ["Waiting up to 7 s", "Waiting up to 5 s", "Waiting up to 3 s"]),
+}
+
+
+@pytest.mark.parametrize("delay", WAITS)
 def test_each_run_waits_once_for_an_empty_source(
-    landing: Landed,
-    sandbox: Sandbox,
-    late_rows_delay: float,
-    waits: list[float],
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
+    task: Task, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, delay: int
 ) -> None:
+    waits, lines = WAITS[delay]
     caplog.set_level("INFO")
     monkeypatch.setattr(threads, "LINES_APART", 0.0)
-    task, slept = sandbox.control.add_task()["task_id"], list[float]()
+    task.refill(0)
+    slept: list[float] = []
     for run in (RUN, OTHER_RUN):
-        landing(task, mode="incremental", run=run, late_rows_delay=late_rows_delay, sleep=slept.append)
+        task.land(run=run, late_rows_delay=delay, sleep=slept.append)
     assert slept == 2 * waits
     said = [message.split(" for the")[0] for message in caplog.messages if "to show all rows" in message]
-    assert said == (
-        ["Waiting up to 7 s", "Waiting up to 5 s", "Waiting up to 3 s"] * 2 if late_rows_delay == 7 else []
-    )
+    assert said == lines * 2

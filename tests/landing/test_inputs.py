@@ -43,7 +43,6 @@ def rows(*inputs: Any) -> list[dict[str, Any]]:
 
 
 def judged(landed: Landed) -> CheckOutcome:
-    """Return the outcome of the check of inputs."""
     (outcome,) = (outcome for outcome in landed.checks if outcome.check == "inputs")
     return outcome
 
@@ -53,7 +52,6 @@ def verdict(landed: Landed) -> str:
 
 
 def missing(landed: Landed) -> list[str] | None:
-    """Return the inputs without a row."""
     return [*landed.missing_inputs.inputs] if landed.missing_inputs else None
 
 
@@ -164,7 +162,7 @@ class TestOutcome:
         )
         assert missing(landed) == ["tea", "cocoa"]
 
-    def test_with_a_row_of_each_it_passes_with_one_request(self, shop: Shop) -> None:
+    def test_a_row_of_each_input_passes_with_one_request(self, shop: Shop) -> None:
         landed = shop.land(rows("coffee", "tea", "cocoa"))
         assert verdict(landed) == "passed: 0 of 3 inputs have no row"
         assert (missing(landed), shop.reads) == ([], 1)
@@ -190,7 +188,7 @@ class TestOutcome:
         landed = shop.land(rows("x", None), asking(match=match))
         assert judged(landed).found.startswith("1 of 1 input have no row: 'tea'")
 
-    def test_of_long_inputs_fewer_are_kept(self, shop: Shop) -> None:
+    def test_fewer_long_inputs_are_kept(self, shop: Shop) -> None:
         shop.loops = [loop(*(f"{number} {'x' * 30_000}" for number in range(5)))]
         landed = shop.land(rows("x"))
         assert landed.missing_inputs
@@ -205,7 +203,7 @@ class TestOutcome:
         assert missing(landed) == ["{{ var.value.x }}", "a`rm -rf`\n", "x" * 500]
 
     @pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
-    def test_it_is_the_same_in_each_format(self, shop: Shop, file_format: FormatName) -> None:
+    def test_inputs_are_judged_alike_in_each_format(self, shop: Shop, file_format: FormatName) -> None:
         landed = shop.land(rows("tea"), file_format=make_format(file_format))
         assert missing(landed) == ["coffee", "cocoa"]
 
@@ -330,7 +328,7 @@ class TestSeveralLandingsOfADagRun:
         landed = half.second("cocoa", task_id="third", loops=read)
         assert (judged(landed).state, missing(landed)) == ("skipped", [])
 
-    def test_nor_does_a_column_that_the_second_lacks_change_it(self, half: Shop) -> None:
+    def test_a_column_that_the_second_lacks_changes_nothing(self, half: Shop) -> None:
         half.rows += [{"price": "1.50"}]
         landed = half.second()
         assert (judged(landed).state, missing(landed)) == ("failed", ["coffee", "cocoa"])
@@ -365,11 +363,11 @@ class TestSeveralLandingsOfADagRun:
         half.loops = [loop("cocoa", "honey")]
         assert judged(half.second("cocoa")).found == "1 of 2 inputs have no row: 'honey'"
 
-    def test_so_is_that_of_another_dag_run(self, half: Shop) -> None:
+    def test_another_dag_run_is_judged_alone(self, half: Shop) -> None:
         half.loops = [loop("cocoa")]
         assert judged(half.land(rows("cocoa"))).found == "0 of 1 input have no row"
 
-    def test_of_more_than_a_thousand_the_others_stay_missing(self, shop: Shop) -> None:
+    def test_beyond_a_thousand_the_others_stay_missing(self, shop: Shop) -> None:
         words = [f"word {number}" for number in range(1200)]
         shop.loops = [loop(*words)]
         shop.land(rows(words[0]))
@@ -387,7 +385,7 @@ class TestSkipped:
         landed = shop.land(rows("tea"), loops=refuse, on_failed_checks="fail")
         assert (verdict(landed), missing(landed)) == (f"skipped: the list cannot be read: {error}", None)
 
-    def test_if_reading_it_may_work_later_nothing_lands(self, shop: Shop) -> None:
+    def test_nothing_lands_if_reading_may_work_later(self, shop: Shop) -> None:
         def fail() -> list[Action]:
             raise NoResponse("the network is down")
 
@@ -446,7 +444,7 @@ class TestBadInput:
         shop.loops = [loop("a"), loop("b", action_id="second")]
         assert missing(shop.land(rows("a"), asking(action_id="second"))) == ["b"]
 
-    def test_of_several_loops_one_may_have_a_list(self, shop: Shop) -> None:
+    def test_one_of_several_loops_may_have_a_list(self, shop: Shop) -> None:
         shop.loops = [loop(), loop("b", action_id="second")]
         assert missing(shop.land(rows("a"))) == ["b"]
 

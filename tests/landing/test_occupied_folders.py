@@ -114,7 +114,7 @@ class TestWhatIsThereAlready:
         ("name", "table_format"),
         [("_delta_log/00000000000000000000.json", "delta"), ("metadata/00000-a.metadata.json", "iceberg")],
     )
-    def test_those_of_a_table_are_named_as_that(self, task: Task, name: str, table_format: str) -> None:
+    def test_files_of_a_table_are_named_as_such(self, task: Task, name: str, table_format: str) -> None:
         task.folder.write(name, b"{}")
         with pytest.raises(DestinationTaken, match=f"is a table .*table_format='{table_format}'"):
             task.land()

@@ -93,7 +93,7 @@ class TestSmallFiles:
             assert folder.read(MANIFEST) == content
             assert folder.files() == {MANIFEST: len(content)}
 
-    def test_of_many_that_create_a_file_one_succeeds(self, storage: Storage, folder: Folder) -> None:
+    def test_one_of_many_creators_succeeds(self, storage: Storage, folder: Folder) -> None:
         start = threading.Barrier(8)
         # whether the storage respects conditions is found out before, so that all begin at once
         folder.create(MANIFEST, b"")
@@ -228,7 +228,7 @@ class TestExpiredCredentials:
     @pytest.mark.parametrize(
         ("storage", "status", "headers", "content"), REFUSED, indirect=["storage"], ids=str
     )
-    def test_a_retry_may_get_new_ones(
+    def test_expired_credentials_may_be_renewed(
         self, storage: Storage, status: int, headers: dict[str, str], content: bytes
     ) -> None:
         with relayed(storage) as (through, relay):
@@ -411,7 +411,9 @@ class TestS3:
         assert warning.startswith("S3FileSystem cannot create a file only if it is absent")
 
     @pytest.mark.parametrize("so", ["removed", "refused"])
-    def test_it_overwrites_no_other_commit(self, s3: Storage, folder: Folder, relay: Relay, so: str) -> None:
+    def test_a_store_without_conditions_overwrites_no_commit(
+        self, s3: Storage, folder: Folder, relay: Relay, so: str
+    ) -> None:
         getattr(relay, so).add("if-none-match")
         Folder(s3.fs, folder.root).write(COMMIT, b"of another")
         with pytest.raises(Exists):
@@ -537,7 +539,7 @@ class OtherStore(Store):
 
 
 class TestOtherFilesystems:
-    def test_it_is_said_once_that_they_know_no_conditions(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_missing_conditions_are_warned_of_once(self, caplog: pytest.LogCaptureFixture) -> None:
         folder = Folder(OtherStore(), "bucket/prices")
         assert folder.read(COMMIT) is None
         assert caplog.messages == []

@@ -50,7 +50,6 @@ def land(folder: Folder, **options: Any) -> None:
 
 
 def land_at(place: Destination, **options: Any) -> Landed:
-    """Land them."""
     return run_job(job(Rows(ALL), place, "last", **{"mode": "incremental", **options}))
 
 

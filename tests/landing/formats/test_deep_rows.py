@@ -20,14 +20,14 @@ DEEP = "[" * LEVELS + '{"a": 1.50}' + "]" * LEVELS
 ROWS = [msgspec.Raw(row.encode()) for row in ('{"n":1}', f'{{"n":2,"v":{DEEP},"z":"x"}}', '{"z":null}')]
 
 
-def test_json_lines_hold_them_as_they_came() -> None:
+def test_json_lines_hold_deep_rows_as_they_came() -> None:
     (part,) = land(make_format("jsonl", "gzip"), ROWS)
     assert gzip.decompress(part) == b"".join(bytes(row) + b"\n" for row in ROWS)
 
 
 @pytest.mark.parametrize("columns", [None, ["n", "v"], ["n"]])
 @pytest.mark.parametrize("file_format", ["csv", "parquet"])
-def test_tables_refuse_them(file_format: FormatName, columns: list[str] | None) -> None:
+def test_tables_refuse_deep_rows(file_format: FormatName, columns: list[str] | None) -> None:
     chosen = make_format(file_format, columns=columns)
     for pages in ([ROWS], [page('{"n": 1, "v": 2, "z": 3}'), ROWS]):
         with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines") as refused:
@@ -35,7 +35,7 @@ def test_tables_refuse_them(file_format: FormatName, columns: list[str] | None) 
         assert refused.value.permanent
 
 
-def test_json_lines_of_some_columns_refuse_them() -> None:
+def test_json_lines_of_some_columns_refuse_deep_rows() -> None:
     with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines of all columns"):
         land(make_format("jsonl", columns=["z", "v"]), ROWS)
 
@@ -55,7 +55,7 @@ def test_numbers_that_python_does_not_have_read_back_as_texts(number: str) -> No
     assert table.to_pylist() == [{"a": number, "b": "1.5"}, {"a": "1", "b": "2"}]
 
 
-def test_pages_with_them_are_told_apart() -> None:
+def test_pages_with_deep_rows_are_told_apart() -> None:
     other = [*ROWS[:1], msgspec.Raw(bytes(ROWS[1]).replace(b"50", b"51")), *ROWS[2:]]
     assert digest_rows(ROWS) == digest_rows(list(ROWS)) != digest_rows(other)
     first, second = (page(f'{{"a": {"1" * 5000}{last}}}') for last in (1, 2))

@@ -32,7 +32,9 @@ from tests.landing.formats.parts import land, page, reader_of, rows_of
         ({"file_format": "parquet", "compression": "none"}, ".parquet", None),
     ],
 )
-def test_formats_and_compressions_go_together(arguments: Any, suffix: str, compression: str | None) -> None:
+def test_each_format_has_its_suffix_and_compressions(
+    arguments: Any, suffix: str, compression: str | None
+) -> None:
     chosen = make_format(**arguments)
     chosen.require_extras()
     assert chosen.name == arguments.get("file_format", "jsonl")

@@ -81,7 +81,7 @@ def with_duckdb(written: list[dict[str, Any]]) -> dict[str, ColumnProfile]:
 
 @quickly
 @given(pages=st.lists(rows, min_size=1, max_size=4))
-def test_it_counts_what_duckdb_counts_and_pages_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
+def test_counts_equal_duckdbs_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
     # the columns of a part are those of its first page
     pages[0] = [*pages[0], dict.fromkeys(key for page_rows in pages for row in page_rows for key in row)]
     expected = Profile(with_duckdb([row for page_rows in pages for row in page_rows]))

@@ -11,13 +11,11 @@ from tests.landing.loading.databases import Database, Landing
 
 @pytest.fixture
 def in_duckdb(tmp_path: Path) -> Database:
-    """A DuckDB file."""
     return Database("duckdb", str(tmp_path / "shop.duckdb"))
 
 
 @pytest.fixture(params=["duckdb", "postgres"])
 def database(request: pytest.FixtureRequest) -> Database:
-    """Each kind of database."""
     if request.param == "duckdb":
         return request.getfixturevalue("in_duckdb")  # type: ignore[no-any-return]
     return Database("postgres", f"postgresql://{request.getfixturevalue('postgresql').address}")

@@ -41,7 +41,6 @@ class Database:
     table: str = field(default_factory=lambda: f"shop_{next(_numbers)}.prices")
 
     def destination(self, **options: Any) -> Any:
-        """Return dlt's destination."""
         return Warehouse(kind=self.kind, credentials=self.address).destination(**options)
 
     def create(self, columns: str) -> None:
@@ -107,7 +106,6 @@ class Landing:
         self.land(*rows, on_reset="full")
 
     def read(self) -> LandedData:
-        """Read what has landed."""
         return read_landing(self.folder.root)
 
     def load(

@@ -171,10 +171,8 @@ class TestEveryDatabase:
     @pytest.mark.parametrize("disposition", ["append", "merge", "replace", "scd2"])
     def test_each_value_arrives_intact(self, landing: Landing, database: Database, disposition: str) -> None:
         nul = "a\0b" if database.kind == "duckdb" else "a\ufffdb"
-        texts = [
-            *("", None, " ", "NULL", "\\N", "\\.", '"', '""', "x"),
-            *("a\0b", "a\nb\r\n", "\x01\x1a\u2028\ufffe"),
-        ]
+        texts = ["", None, " ", "NULL", "\\N", "\\.", '"', '""', "x", "a\0b", "a\nb\r\n"]
+        texts.append("\x01\x1a\u2028\ufffe")
         rows = [{"url": f"/{number:02}", "text": text} for number, text in enumerate(texts)]
         landing.land(*rows)
         landing.load(database, disposition, "url" if disposition == "merge" else None)
@@ -212,7 +210,9 @@ class TestAppend:
         assert landing.load(in_duckdb, "replace") == 3
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
 
-    def test_other_landings_keep_theirs(self, landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
+    def test_other_landings_keep_their_rows(
+        self, landing: Landing, in_duckdb: Database, tmp_path: Path
+    ) -> None:
         other = Landing(tmp_path)
         other.land(*products(100, 4))
         other.load(in_duckdb)
@@ -291,7 +291,7 @@ class TestColumns:
             (None, "4", None),
         ]
 
-    def test_names_are_those_that_dlt_makes_of_them(self, landing: Landing, in_duckdb: Database) -> None:
+    def test_columns_have_the_names_that_dlt_makes(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land({"Url": "/0", "Prix unitaire (€)": "1", "2nd": "x"})
         landing.load(in_duckdb)
         assert in_duckdb.columns() == ["url", "prix_unitairex", "_2nd"]
@@ -544,7 +544,7 @@ class TestKeys:
     def test_an_absent_column_is_no_key(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(*products(0, 3))
         with pytest.raises(
-            InvalidArgument, match=r"`primary_key` is 'URL'; it must be one of url, n, the col"
+            InvalidArgument, match="`primary_key` is 'URL'; it must be one of url, n, the col"
         ):
             landing.load(in_duckdb, "merge", "URL", on_missing_key="skip")
         assert in_duckdb.columns() == []

@@ -40,7 +40,6 @@ def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def forget() -> None:
-    """Have dlt forget the settings that it has read."""
     with contextlib.suppress(KeyError):
         del Container()[PluggableRunContext]
 

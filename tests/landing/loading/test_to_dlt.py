@@ -47,7 +47,7 @@ def rows_of(tmp_path: Path, *columns: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in result.to_pylist()]
 
 
-def test_ones_own_pipeline_loads_what_is_new(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
+def test_a_users_pipeline_loads_what_is_new(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
     in_duckdb.table = "shop.offers"
     landing.land(*products(0, 7))
     for machine in ("one", "two"):
@@ -93,7 +93,7 @@ def test_a_pipeline_may_begin_after_a_commit(landing: Landing, in_delta: Pipelin
         landing.read().to_dlt(since=4)
 
 
-def test_it_checks_key_and_disposition(landing: Landing, in_delta: Pipeline) -> None:
+def test_a_resource_checks_its_key(landing: Landing, in_delta: Pipeline) -> None:
     landing.land({"n": "0", "url": None})
     with pytest.raises(InvalidArgument, match=r"`primary_key\[1\]` is 'shop'; it must be one of n, url"):
         landing.read().to_dlt(primary_key=["n", "shop"])
