@@ -82,9 +82,7 @@ def test_without_the_variable_the_state_is_in_the_usual_folder(
     assert stored(tmp_path / "home" / ".local" / "state" / "webcollect")["access_token"]
 
 
-def test_no_token_is_ever_said(
-    run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_no_token_is_shown(run: Run, sandbox: Sandbox, state: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     commands = [run("--verbose", "token", "refresh")]
     before = stored(state)
@@ -126,7 +124,7 @@ def test_the_status_is_1_without_a_usable_token(run: Run, sandbox: Sandbox) -> N
         assert run("token", "status").code == 1
 
 
-def test_where_a_new_token_cannot_be_kept_none_is_obtained(
+def test_no_token_is_obtained_for_no_folder(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")

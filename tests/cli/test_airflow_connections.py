@@ -105,7 +105,7 @@ class TestService:
             run(*command).refused(2, "apache-airflow, which cannot be imported here")
 
     @pytest.mark.at_night
-    def test_a_broken_airflow_configuration_is_named_without_values(
+    def test_a_broken_airflow_is_named_without_values(
         self, start: Start, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         wrong = "nothing://airflow:the-password@host/airflow"
@@ -116,7 +116,7 @@ class TestService:
         assert "Traceback" not in ended.err
         assert "the-password" not in ended.err + ended.out
 
-    def test_a_connection_and_an_address_are_not_both_taken(
+    def test_connection_and_address_exclude_each_other(
         self, run: Run, sandbox: Sandbox, set_connection: SetConnection
     ) -> None:
         set_connection()
@@ -229,9 +229,7 @@ class TestStorage:
         run("landing", "verify", *place).refused(2, "forgotten", place[0])
 
 
-def test_a_log_line_controls_no_terminal(
-    sandbox: Sandbox, set_connection: SetConnection, tmp_path: Path
-) -> None:
+def test_logs_control_no_terminal(sandbox: Sandbox, set_connection: SetConnection, tmp_path: Path) -> None:
     set_connection()
     task = sandbox.control.add_task("clear\x1b[2J", lots=[1])["task_id"]
     command = ("-v", "land", task, tmp_path / "landed", "--conn-id", CONN_ID)

@@ -55,7 +55,7 @@ def failed(grown: None, land: Land) -> Ended:
 
 
 class TestProfile:
-    def test_inputs_without_a_row_are_named(
+    def test_missing_inputs_are_named(
         self, run: Run, connected: None, sandbox: Sandbox, folder: Path
     ) -> None:
         task = sandbox.control.add_task(loop_items=["tea", "`coffee`\n", "cocoa"])["task_id"]
@@ -136,9 +136,7 @@ class TestDecisions:
         assert run("landing", "accept", folder).code == 0
         assert read_landing(folder).manifest.decisions[0].by == "unknown user"
 
-    def test_discarded_rows_are_counted_out_once_it_was_asked(
-        self, run: Run, failed: Ended, folder: Path
-    ) -> None:
+    def test_discarded_rows_are_counted_once_asked(self, run: Run, failed: Ended, folder: Path) -> None:
         def counts() -> tuple[object, ...]:
             facts = run("landing", "verify", folder, "-o", "json").json[0]
             names = ("rows", "quarantined_commits", "quarantined_rows", "discarded_rows")
@@ -154,7 +152,7 @@ class TestDecisions:
         assert ended.code == 0, ended.err
         assert counts() == (100, None, None, 40)
 
-    def test_that_accepted_rows_would_replace_the_others_is_said(
+    def test_accepted_rows_that_replace_others_are_said(
         self, failed: Ended, run: Run, task: str, folder: Path
     ) -> None:
         full = ("--mode", "full", "--if-exists", "overwrite", "--checks", CHECKS, "--run-id", "full")

@@ -132,17 +132,13 @@ def test_the_tasks_that_ran_are_written_by_name(run: Run, sandbox: Sandbox, file
     assert list(tasks) == sorted(expected, key=lambda task: task.name.casefold())
 
 
-def test_an_account_whose_tasks_never_ran_has_nothing_to_write(
-    run: Run, add: Add, file: Path, merge: Merge
-) -> None:
+def test_an_account_without_runs_has_nothing_to_write(run: Run, add: Add, file: Path, merge: Merge) -> None:
     assert run("discover").out == ""
     assert merge() == ["0 new, 0 gone, 0 renamed"]
     assert not file.exists()
 
 
-def test_a_merge_says_what_is_new_gone_or_renamed(
-    sandbox: Sandbox, add: Add, file: Path, merge: Merge
-) -> None:
+def test_a_merge_says_what_is_new_or_gone(sandbox: Sandbox, add: Add, file: Path, merge: Merge) -> None:
     kept, renamed = add("kept"), add("before")
     assert merge() == [f"new: before ({renamed})", f"new: kept ({kept})", "2 new, 0 gone, 0 renamed"]
     assert file.read_text() == entry(truth(sandbox, renamed)) + entry(truth(sandbox, kept))
@@ -169,7 +165,7 @@ def test_a_merge_says_what_is_new_gone_or_renamed(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_merge_keeps_every_byte_that_it_does_not_update(
+def test_a_merge_keeps_all_other_bytes(
     sandbox: Sandbox, add: Add, file: Path, merge: Merge, form: str
 ) -> None:
     before, changes = FORMS[form]
@@ -193,9 +189,7 @@ def test_a_merge_keeps_every_byte_that_it_does_not_update(
     }
 
 
-def test_an_unchanged_file_is_not_written_and_a_link_stays(
-    add: Add, file: Path, merge: Merge, tmp_path: Path
-) -> None:
+def test_an_unchanged_file_is_not_written(add: Add, file: Path, merge: Merge, tmp_path: Path) -> None:
     shop = add("shop")
     target = tmp_path / "repository.yaml"
     target.write_text(f"- id: {shop}\n  name: shop\n")
@@ -233,7 +227,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(add: Add, file: Path, merge:
     assert file.read_bytes() == before
 
 
-def test_names_that_the_file_cannot_have_are_changed_and_said(
+def test_unacceptable_names_are_changed_and_said(
     run: Run, sandbox: Sandbox, add: Add, file: Path, merge: Merge
 ) -> None:
     odd = {
@@ -273,9 +267,7 @@ def test_a_task_with_an_unacceptable_id_is_left_out_and_said(
     assert task_id not in run("discover").out
 
 
-def test_tasks_with_one_name_get_a_part_of_their_ids(
-    sandbox: Sandbox, add: Add, file: Path, merge: Merge
-) -> None:
+def test_tasks_with_one_name_get_parts_of_ids(sandbox: Sandbox, add: Add, file: Path, merge: Merge) -> None:
     first, second = sorted((add("Shop"), add("shop")), key=lambda id_: truth(sandbox, id_).name + id_)
     file.write_text("- id: elsewhere\n  name: SHOP\n")
     merge()
@@ -325,7 +317,7 @@ def test_a_folder_that_is_not_there_is_an_error_and_is_not_made(run: Run, add: A
     assert not missing.parent.exists()
 
 
-def test_a_file_that_somebody_changes_meanwhile_is_left_as_it_is(
+def test_a_file_that_changes_meanwhile_is_left_alone(
     run: Run, sandbox: Sandbox, add: Add, file: Path
 ) -> None:
     add("shop")

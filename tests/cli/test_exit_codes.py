@@ -91,7 +91,7 @@ def test_the_version_is_that_of_the_package(run: Run) -> None:
         ("subtasks t ''", "TASK is ''"),
     ],
 )
-def test_a_wrong_argument_is_named_and_nothing_is_sent(
+def test_a_wrong_argument_sends_nothing(
     run: Run, sandbox: Sandbox, tmp_path: Path, command: str, named: str
 ) -> None:
     (tmp_path / "WORDS").write_text("https://shop.example/1\nshoes\n")

@@ -37,7 +37,7 @@ def queried(sandbox: Sandbox, path: str) -> int:
     return sum(sandbox.control.counters().get(path, {}).values())
 
 
-def test_runs_are_followed_with_one_status_query_for_all(
+def test_runs_are_followed_with_one_query(
     run: Run, sandbox: Sandbox, advancing: list[float], output: str
 ) -> None:
     ids = [sandbox.control.add_task(rows=120, state="Extracting")["task_id"] for _ in range(3)]
@@ -51,9 +51,7 @@ def test_runs_are_followed_with_one_status_query_for_all(
     assert f"{ids[0]} Finished, 4/4 sub-tasks" in ended.err
 
 
-def test_a_stopped_run_is_exit_code_1_once_the_others_end(
-    run: Run, sandbox: Sandbox, advancing: list[float]
-) -> None:
+def test_a_stopped_run_is_code_1_once_all_end(run: Run, sandbox: Sandbox, advancing: list[float]) -> None:
     stopped, other = (sandbox.control.add_task(state="Extracting")["task_id"] for _ in range(2))
     sandbox.control.stop_task(stopped)
     ended = run("follow", stopped, other, "-o", "json")
@@ -62,7 +60,7 @@ def test_a_stopped_run_is_exit_code_1_once_the_others_end(
     assert ended.err.endswith(f"\nTask {stopped}: its run was stopped\n")
 
 
-def test_the_run_after_the_one_that_is_shown_is_followed(
+def test_the_run_after_the_shown_one_is_followed(
     run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = sandbox.control.add_task(state="Finished")["task_id"]

@@ -44,7 +44,7 @@ def test_help_imports_nothing_that_takes_long(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("connected")
-def test_what_goes_without_airflow_does_not_import_it(
+def test_most_commands_do_not_import_airflow(
     tmp_path: Path, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
@@ -72,9 +72,7 @@ def test_what_goes_without_airflow_does_not_import_it(
 
 
 @pytest.mark.usefixtures("connected")
-def test_reading_a_landing_needs_no_requests_and_no_client(
-    run: Run, tmp_path: Path, sandbox: Sandbox
-) -> None:
+def test_reading_a_landing_needs_no_client(run: Run, tmp_path: Path, sandbox: Sandbox) -> None:
     task, folder = sandbox.control.add_task(lots=[30])["task_id"], str(tmp_path / "landed")
     run("land", task, folder)
     sandbox.control.clear_requests()

@@ -55,9 +55,7 @@ def test_the_tasks_that_ran_get_a_file_and_a_dag(run: Run, dags: Path) -> None:
     assert f"file://{dags.parent}/landed/Price~_list" in lands
 
 
-def test_without_discovery_ids_are_enough_and_nothing_is_sent(
-    run: Run, sandbox: Sandbox, dags: Path, tmp_path: Path
-) -> None:
+def test_without_discovery_ids_are_enough(run: Run, sandbox: Sandbox, dags: Path, tmp_path: Path) -> None:
     ended = run("init", dags, "--id", IDS[0], "--id", IDS[1], "--id", IDS[0], "--destination", "s3://b/{id}")
     assert ended.code == 0
     tasks = read_collection_tasks(dags / "collection_tasks.yaml").tasks
@@ -89,7 +87,7 @@ def test_an_account_whose_tasks_never_ran_is_told_to_give_ids(run: Run, sandbox:
         ("other.py", "@dag('collect')\ndef collect(): ...\n"),
     ],
 )
-def test_a_folder_with_one_of_the_two_files_is_refused(
+def test_a_folder_with_one_file_is_refused(
     run: Run, sandbox: Sandbox, dags: Path, name: str, text: str
 ) -> None:
     dags.mkdir()
@@ -154,9 +152,7 @@ def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: 
         (["--id", IDS[0], "--url", "host"], "it must be an http(s) URL"),
     ],
 )
-def test_a_wrong_option_is_named_and_nothing_is_written(
-    run: Run, dags: Path, options: list[str], said: str
-) -> None:
+def test_a_wrong_option_writes_nothing(run: Run, dags: Path, options: list[str], said: str) -> None:
     run("init", dags, *options).refused(2, said)
     assert not dags.exists()
 

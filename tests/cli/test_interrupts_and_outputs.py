@@ -113,9 +113,7 @@ def test_json_has_letters_as_they_are_on_any_terminal(run: Run, sandbox: Sandbox
     assert name in [row["name"] for row in json.loads(ended.stdout.decode("ascii"))]
 
 
-def test_an_interrupted_read_into_a_full_pipe_says_its_offset(
-    start: Start, run: Run, sandbox: Sandbox, task: str
-) -> None:
+def test_an_interrupted_read_says_its_offset(start: Start, run: Run, sandbox: Sandbox, task: str) -> None:
     reading = start("read", task, reading=False)
     waiting = [0]
 

@@ -39,9 +39,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return landed
 
 
-def test_all_rows_land_and_the_summary_agrees_with_the_manifest(
-    show: Show, sandbox: Sandbox, task: str, folder: Path
-) -> None:
+def test_all_rows_land_as_the_summary_says(show: Show, sandbox: Sandbox, task: str, folder: Path) -> None:
     summary = show("land", task, folder, "--page-size", 100, "--max-part-bytes", 1)
     assert rows(folder) == sandbox.control.true_rows(task)
     assert summary == [
@@ -62,9 +60,7 @@ def test_all_rows_land_and_the_summary_agrees_with_the_manifest(
 INCREMENTAL = ("--late-rows-delay", 0)
 
 
-def test_where_something_has_landed_the_options_decide(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
+def test_where_rows_have_landed_options_decide(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
     again = ("land", task, folder, "--mode", "full", "-o", "json")
     assert run(*again).code == 0
     kept = contents(folder)
@@ -82,9 +78,7 @@ def test_where_something_has_landed_the_options_decide(
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
-def test_late_rows_are_waited_for_as_long_as_told(
-    run: Run, task: str, folder: Path, no_pauses: list[float]
-) -> None:
+def test_late_rows_are_waited_for_as_set(run: Run, task: str, folder: Path, no_pauses: list[float]) -> None:
     again = ("land", task, folder)
     run(*again)
     assert run(*again, "--late-rows-delay", 77).err == "Waiting 77 s for late rows (--late-rows-delay)\n"
@@ -175,9 +169,7 @@ class TestInterrupted:
         assert len(sandbox.control.requests("/data/all")) <= 50 - len(finished) + 2
 
 
-def test_a_kill_after_the_commit_leaves_nothing_to_go_on_with(
-    run: Run, sandbox: Sandbox, task: str, folder: Path
-) -> None:
+def test_a_kill_after_the_commit_leaves_nothing(run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
     incremental = ("land", task, folder, *INCREMENTAL, "--page-size", 100, "--max-part-bytes", 1)
     sandbox.control.fail("/data/all", after=2, times=None, kind="status", status=403, code="PermissionDenied")
     assert run(*incremental).code == 3
@@ -192,9 +184,7 @@ def test_a_kill_after_the_commit_leaves_nothing_to_go_on_with(
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
-def test_a_terminal_shows_a_bar_and_keeps_only_the_result(
-    start: Start, sandbox: Sandbox, folder: Path
-) -> None:
+def test_a_terminal_shows_a_bar_and_keeps_the_result(start: Start, sandbox: Sandbox, folder: Path) -> None:
     task = sandbox.control.add_task(lots=[600])["task_id"]
     sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)
     landing = start("land", task, folder, "--page-size", 200, "-o", "json", terminal=True)

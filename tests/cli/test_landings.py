@@ -66,9 +66,7 @@ def leave(folder: Path, name: str, days: float) -> None:
 
 
 class TestVerify:
-    def test_a_whole_landing_shows_the_facts_of_its_manifest(
-        self, show: Show, landed: Path, task: str
-    ) -> None:
+    def test_a_whole_landing_shows_its_manifest(self, show: Show, landed: Path, task: str) -> None:
         [row] = show("landing", "verify", landed)
         manifest = json.loads((landed / "_manifest.json").read_text())
         assert row.pop("run").endswith(manifest["run"]["run_id"])
@@ -104,7 +102,7 @@ class TestVerify:
 
 
 class TestCat:
-    def test_only_some_rows_on_request(
+    def test_some_rows_on_request(
         self, run: Run, land: Callable[..., Path], sandbox: Sandbox, task: str
     ) -> None:
         incremental = ("--mode", "incremental", "--late-rows-delay", 0)
@@ -123,7 +121,7 @@ class TestCat:
 
 
 class TestSql:
-    def test_a_query_counts_exactly_the_rows_of_the_manifest(
+    def test_a_query_has_the_manifests_rows(
         self, show: Show, landed: Path, sandbox: Sandbox, task: str
     ) -> None:
         foreign = landed / parts(landed)[0].name.replace("part-00001", "part-00009")
@@ -234,9 +232,7 @@ class TestByKey:
         assert {row["landed_at"] for row in json.loads(ended.out)} == {times[1]}
 
     @pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
-    def test_a_column_that_is_there_is_needed_as_the_key(
-        self, run: Run, folder: Path, command: list[str]
-    ) -> None:
+    def test_the_key_must_be_a_column(self, run: Run, folder: Path, command: list[str]) -> None:
         run("landing", *command, folder, "--key", "sku").refused(2, "--key is 'sku'", "id, url, price")
 
     def test_a_time_without_a_zone_is_wrong_usage(self, run: Run, folder: Path) -> None:
@@ -252,9 +248,7 @@ class TestByKey:
         ended = run("landing", "changes", folder, "--key", "url", "--since", "3")
         ended.refused(2, "--since is 3; the last commit of", " is 2;")
 
-    def test_a_run_without_rows_is_said_with_the_last_runs(
-        self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_an_unknown_run_is_said(self, run: Run, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         ended = run("landing", "changes", folder, "--key", "url", "--since-run", "third")
         ended.refused(1, "has no rows of the run third")
         [said] = caplog.messages
@@ -311,9 +305,7 @@ class TestClean:
             *(("130m", [OLD]), ("7000s", [OLD, YOUNG]), ("7400s", [OLD])),
         ],
     )
-    def test_only_files_of_the_given_age_are_listed(
-        self, run: Run, landed: Path, age: str, found: list[str]
-    ) -> None:
+    def test_files_of_that_age_are_listed(self, run: Run, landed: Path, age: str, found: list[str]) -> None:
         ended = run("landing", "clean", landed, "--older-than", age, "-o", "json")
         assert [row["name"] for row in ended.json] == found
 

@@ -166,9 +166,7 @@ def test_credentials_that_lead_nowhere_are_no_part_of_the_error(
     ],
     ids=str,
 )
-def test_a_wrong_option_is_named_before_the_landing_is_read(
-    run: Run, tmp_path: Path, options: list[str], said: str
-) -> None:
+def test_a_wrong_option_is_named_at_once(run: Run, tmp_path: Path, options: list[str], said: str) -> None:
     run("load", tmp_path / "missing", TABLE, *options).refused(2, said)
 
 
@@ -212,7 +210,7 @@ def test_a_connection_that_does_not_lead_to_a_warehouse_is_named(
 
 
 @pytest.mark.usefixtures("database")
-def test_a_terminal_shows_a_bar_and_keeps_only_the_result(start: Start, landed: Path) -> None:
+def test_a_terminal_shows_a_bar_and_keeps_the_result(start: Start, landed: Path) -> None:
     loading = start("load", landed, TABLE, *DUCKDB, "-o", "json", terminal=True)
     assert loading.end() == 0
     assert "Loading" in loading.err

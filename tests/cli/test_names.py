@@ -44,9 +44,7 @@ def file(path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.usefixtures("file")
 class TestTaken:
-    def test_rows_are_read_and_landed_by_name(
-        self, run: Run, sandbox: Sandbox, task: str, folder: Path
-    ) -> None:
+    def test_rows_are_read_by_name(self, run: Run, sandbox: Sandbox, task: str, folder: Path) -> None:
         assert run("read", NAME).lines == sandbox.control.true_rows(task)
         assert run("land", NAME, folder).code == 0
         assert run("landing", "verify", folder, "-o", "json").json[0]["source"] == f"task {NAME} ({task})"
@@ -105,7 +103,7 @@ class TestWhichFile:
         assert (row["task"], row["name"]) == (task, NAME)
 
     @pytest.mark.usefixtures("airflow_database", "through_airflow", "file")
-    def test_the_variable_goes_before_that_of_the_deployment(
+    def test_the_variable_goes_before_airflows(
         self, run: Run, monkeypatch: pytest.MonkeyPatch, task: str
     ) -> None:
         monkeypatch.setenv("AIRFLOW__WEBCOLLECT__COLLECTION_TASKS", "/nowhere.yaml")
@@ -163,9 +161,7 @@ class TestWhichFile:
             f"No names of the file of collection tasks are shown: `{file}, line 2, title`"
         )
 
-    def test_one_that_is_not_there_is_said_by_its_variable(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_missing_one_is_said_by_its_variable(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(VARIABLE, "nowhere.yaml")
         run("read", NAME).refused(
             2, f"the environment variable {VARIABLE} is 'nowhere.yaml'; it cannot be read"
@@ -174,9 +170,7 @@ class TestWhichFile:
 
 @pytest.mark.usefixtures("file")
 class TestShown:
-    def test_the_names_of_the_file_go_before_those_of_the_service(
-        self, run: Run, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_names_of_the_file_go_before_the_services(self, run: Run, sandbox: Sandbox, task: str) -> None:
         unnamed = sandbox.control.add_task(lots=[5], name="Called so by the service")["task_id"]
         for command in (["status"], ["analytics"]):
             names = {row["task"]: row["name"] for row in run(*command, "-o", "json").json}
@@ -187,9 +181,7 @@ class TestShown:
         assert f"{NAME} Finished, 4/4 sub-tasks" in ended.err
         assert [row["name"] for row in ended.json] == [NAME]
 
-    def test_a_narrow_table_keeps_the_names_without_the_ids(
-        self, sandbox: Sandbox, task: str, other: str
-    ) -> None:
+    def test_a_narrow_table_keeps_names_without_ids(self, sandbox: Sandbox, task: str, other: str) -> None:
         code, printed = on_terminal("status", task, "news", columns=60)
         head, first, second, left_out = printed.splitlines()
         assert code == 0

@@ -66,9 +66,7 @@ class TestJson:
 class TestRows:
     """How many rows of a table are shown: twenty on a terminal, all of them elsewhere."""
 
-    def test_a_terminal_gets_twenty_and_is_told_how_to_get_all(
-        self, run: Run, sandbox: Sandbox, tmp_path: Path
-    ) -> None:
+    def test_a_terminal_gets_twenty_and_a_hint(self, run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
         rows = [{"id": str(index)} for index in range(120)]
         task = sandbox.control.add_task(rows=rows, lots=[120], subtasks=22)["task_id"]
         folder = tmp_path / "landed"
@@ -122,7 +120,7 @@ def test_what_only_airflow_has_is_named_as_such(package: str) -> None:
         ["sandbox", "CLEAR"],
     ],
 )
-def test_an_argument_controls_no_terminal(
+def test_words_control_no_terminal(
     run: Run, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:

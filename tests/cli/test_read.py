@@ -36,9 +36,7 @@ def test_rows_of_one_batch_can_be_chosen(run: Run, sandbox: Sandbox, task: str) 
 
 
 @pytest.mark.parametrize("steps", [[1], [7, 1], [999, 1000], [1300], [1800], [5000]])
-def test_a_read_goes_on_exactly_where_the_last_one_ended(
-    run: Run, sandbox: Sandbox, task: str, steps: list[int]
-) -> None:
+def test_a_read_goes_on_where_it_ended(run: Run, sandbox: Sandbox, task: str, steps: list[int]) -> None:
     offset = "0"
     rows: list[dict[str, Any]] = []
     for step in steps:
@@ -61,7 +59,7 @@ def test_no_more_rows_are_requested_than_wanted(run: Run, sandbox: Sandbox, task
     assert [int(request["query"]["size"]) for request in sandbox.control.requests("/data/all")] == [1000, 200]
 
 
-def test_rows_are_written_early_and_an_interrupt_says_the_offset(
+def test_rows_are_written_while_others_are_awaited(
     start: Start, run: Run, sandbox: Sandbox, task: str
 ) -> None:
     sandbox.control.fail("/data/all", kind="slow", seconds=2 * PATIENCE, times=None, after=1)

@@ -110,9 +110,7 @@ class TestCopy:
         assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: sent, but " in ended.err
         assert LATER in ended.err
 
-    def test_an_interrupt_is_said_to_leave_the_outcome_open(
-        self, start: Start, sandbox: Sandbox, idle: str
-    ) -> None:
+    def test_an_interrupt_leaves_the_outcome_open(self, start: Start, sandbox: Sandbox, idle: str) -> None:
         sandbox.control.fail("/task/copy", kind="drip", seconds=2 * PATIENCE)
         copying = start("task", "copy", idle)
         until(lambda: sandbox.control.counters().get("/task/copy"))
@@ -123,9 +121,7 @@ class TestCopy:
 
 
 @pytest.mark.beyond_the_contract
-def test_a_task_that_the_service_does_not_move_is_the_answer_no(
-    run: Run, sandbox: Sandbox, idle: str
-) -> None:
+def test_a_task_that_is_not_moved_is_the_answer_no(run: Run, sandbox: Sandbox, idle: str) -> None:
     answer = b'{"data": {"moved": false}, "requestId": "1"}'
     sandbox.control.fail("/task/moveToGroup", kind="raw", body=answer)
     run("task", "move", idle, "--group", 3).refused(1, "did not move")
@@ -149,9 +145,7 @@ def test_before_tasks_are_deleted_it_is_asked_on_a_terminal(
 
 
 class TestSteps:
-    def test_the_steps_of_tasks_are_shown_with_what_they_are_set_to(
-        self, run: Run, scene: Scene, output: str
-    ) -> None:
+    def test_the_steps_of_tasks_are_shown_with_settings(self, run: Run, scene: Scene, output: str) -> None:
         assert run(*scene.words_of("task set-params TASK TEXT"), "TextToSet=red shoes").code == 0
         ended = run(*scene.words_of("task actions TASK"), "-o", output)
         loop, page, entry = shown(ended, output)

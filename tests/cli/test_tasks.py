@@ -72,9 +72,7 @@ def test_a_table_of_unknown_tasks_says_only_that(run: Run, command: str) -> None
     assert len(run(*command.split(), "one", "two", "-o", "json").json) == (2 if command == "status" else 0)
 
 
-def test_many_tasks_are_asked_for_in_several_queries(
-    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_tasks_take_several_queries(run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = [sandbox.control.add_task(lots=[number + 1])["task_id"] for number in range(5)]
     monkeypatch.setenv("WEBCOLLECT_STATUS_BATCH_SIZE", "2")
     rows = run("status", *ids, "-o", "json").json

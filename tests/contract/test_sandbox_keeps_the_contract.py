@@ -170,9 +170,7 @@ ODD = {
 
 @pytest.mark.parametrize("changes", [{}, ODD], ids=["as usual", "odd settings"])
 @every_operation
-def test_every_operation_succeeds_in_the_contracts_shape(
-    operation: Any, sandbox: Sandbox, changes: dict[str, Any]
-) -> None:
+def test_every_operation_has_its_shape(operation: Any, sandbox: Sandbox, changes: dict[str, Any]) -> None:
     sandbox.control.configure(**changes)
     response = call(sandbox, operation)
     assert response.status_code == 200, response.text

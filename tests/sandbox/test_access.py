@@ -34,9 +34,7 @@ def call(client: Client, method: str, path: str, headers: dict[str, str] | None 
 
 
 @pytest.mark.parametrize(("method", "path"), MAIN_PATHS)
-def test_every_endpoint_wants_a_credential_and_five_take_a_key(
-    client: Client, method: str, path: str
-) -> None:
+def test_each_endpoint_wants_a_credential_five_take_a_key(client: Client, method: str, path: str) -> None:
     for headers in ({}, {"Authorization": "Bearer wrong"}):
         assert refusal(call(client, method, path, headers)) == (401, "Invalid.Token")
     assert call(client, method, path, client.key).status_code == (400 if path in TAKE_A_KEY else 401)

@@ -127,9 +127,7 @@ def test_other_tasks_and_copies_do_not_change(client: Client) -> None:
         ({"from_row": "first"}, r"\$.from_row"),
     ],
 )
-def test_a_change_that_makes_no_sense_is_refused(
-    client: Client, arguments: dict[str, Any], problem: str
-) -> None:
+def test_a_senseless_change_is_refused(client: Client, arguments: dict[str, Any], problem: str) -> None:
     client.control.change_rows(TASK, "price", renamed="cost", from_row=200)
     before = client.control.true_rows(TASK)
     with pytest.raises(SandboxError, match=problem):

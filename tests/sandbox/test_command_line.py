@@ -98,9 +98,7 @@ print(*ids, hook.deprecate_data_app("demo/price-watch").status)
 
 
 @pytest.mark.at_night
-def test_the_printed_variable_connects_to_the_printed_tasks(
-    start: Callable[..., Running], tmp_path: Path
-) -> None:
+def test_the_printed_variable_connects_to_the_tasks(start: Callable[..., Running], tmp_path: Path) -> None:
     sandbox = start()
     ids = re.findall(r"^[0-9a-f]{8}-\S+(?= )", sandbox.output, re.MULTILINE)
     said = in_shell(
@@ -122,7 +120,7 @@ def test_the_printed_variable_connects_to_the_printed_tasks(
         (["--data", "/nowhere.csv"], "nowhere.csv"),
     ],
 )
-def test_what_cannot_be_served_is_explained(
+def test_wrong_options_are_explained(
     options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())

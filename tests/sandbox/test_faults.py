@@ -52,9 +52,7 @@ def test_failures_strike_when_they_were_planned_for(
         ({"status": 200}, 200, "ServerError"),
     ],
 )
-def test_an_error_has_the_parts_that_were_asked_for(
-    client: Client, fault: dict[str, Any], status: int, code: str
-) -> None:
+def test_an_error_has_the_given_parts(client: Client, fault: dict[str, Any], status: int, code: str) -> None:
     client.control.fail(STATS, **fault, headers={"Retry-After": "7"}, message="Slow down.")
     answer = client.get(STATS)
     assert refusal(answer) == (status, code)
@@ -63,9 +61,7 @@ def test_an_error_has_the_parts_that_were_asked_for(
 
 
 @pytest.mark.parametrize(("status", "words"), [(None, "Bad Gateway"), (413, "Too Large"), (599, "599")])
-def test_a_gateway_answers_with_a_page_that_names_its_status(
-    client: Client, status: int | None, words: str
-) -> None:
+def test_a_gateway_answers_with_a_page(client: Client, status: int | None, words: str) -> None:
     client.control.fail(STATS, kind="html", status=status)
     answer = client.get(STATS)
     assert (answer.status_code, answer.headers["Content-Type"]) == (status or 502, "text/html")

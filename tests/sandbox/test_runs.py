@@ -86,9 +86,7 @@ def test_a_run_waits_extracts_and_finishes(client: Client) -> None:
     ],
     ids=["of the loop items", "fixed", "no loop items"],
 )
-def test_a_run_collects_a_number_of_rows(
-    client: Client, arguments: dict[str, Any], rows: int, counted: int
-) -> None:
+def test_a_run_collects_its_rows(client: Client, arguments: dict[str, Any], rows: int, counted: int) -> None:
     task_id = client.control.add_task(**arguments)["task_id"]
     client.run(task_id)
     status = client.status(task_id)
@@ -111,9 +109,7 @@ def test_rows_appear_while_extracting_and_stay(client: Client) -> None:
     "shows", [(), ("executed_times",), ("start_time",), ("executed_times", "start_time")]
 )
 @pytest.mark.parametrize("task_id", [demo.FINISHED_TASK_ID, TASK], ids=["a further run", "the first run"])
-def test_after_a_start_the_status_lags_or_is_mixed(
-    client: Client, task_id: str, shows: tuple[str, ...]
-) -> None:
+def test_after_a_start_the_status_may_lag(client: Client, task_id: str, shows: tuple[str, ...]) -> None:
     before = client.status(task_id)
     client.control.configure(stale_shows=shows)
     client.start(task_id)

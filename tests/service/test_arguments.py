@@ -79,9 +79,7 @@ ENTRY = {"name": "a", "kind": "TextList"}
         (list[Entry], [ENTRY], [Entry(name="a", kind="TextList")]),
     ],
 )
-def test_a_value_takes_the_form_that_its_annotation_asks_for(
-    annotation: Any, value: object, parsed: object
-) -> None:
+def test_a_value_takes_the_form_of_its_annotation(annotation: Any, value: object, parsed: object) -> None:
     result = parse("it", annotation, value)
     assert result == parsed
     assert type(result) is type(parsed)
@@ -119,9 +117,7 @@ def test_a_value_takes_the_form_that_its_annotation_asks_for(
         (list[Entry], [{**ENTRY, "kind": "x"}], "it[0].kind", "one of TextList, UrlList"),
     ],
 )
-def test_an_error_names_the_place_and_the_rule(
-    annotation: Any, value: object, argument: str, rule: str
-) -> None:
+def test_an_error_names_place_and_rule(annotation: Any, value: object, argument: str, rule: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         parse("it", annotation, value)
     assert refusal.value.argument == argument

@@ -30,9 +30,7 @@ COUNTS = answer({"extractingCount": 1})
 
 
 class TestCredentials:
-    def test_a_key_goes_to_five_endpoints_and_the_token_to_others(
-        self, on_clock: Connect, sandbox: Sandbox, scene: Scene
-    ) -> None:
+    def test_a_key_goes_to_five_endpoints(self, on_clock: Connect, sandbox: Sandbox, scene: Scene) -> None:
         credentials = Credentials(
             access_token=sandbox.access_token,
             api_key=sandbox.api_key,
@@ -58,7 +56,7 @@ class TestCredentials:
             client.send(call)
         assert [request["credential"] for request in sandbox.control.requests()] == ["api_key"] * 2
 
-    def test_a_key_alone_is_refused_where_only_a_token_serves(
+    def test_a_key_alone_does_not_replace_a_token(
         self, on_clock: Connect, sandbox: Sandbox, scene: Scene
     ) -> None:
         client = on_clock(credentials=Credentials(api_key=sandbox.api_key))
@@ -92,18 +90,14 @@ class TestCredentials:
         assert refusal.value.endpoint == call.endpoint.name
         assert sandbox.control.requests() == []
 
-    def test_a_wrong_key_is_told_and_not_replaced_by_the_token(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
+    def test_a_wrong_key_is_not_replaced_by_the_token(self, on_clock: Connect, sandbox: Sandbox) -> None:
         client = on_clock(credentials=Credentials(access_token=sandbox.access_token, api_key="wrong"))
         with pytest.raises(errors.TokenRejected, match="Put a valid `refresh_token`") as refusal:
             client.send(endpoints.copy_task(demo.TASK_ID))
         assert refusal.value.status == 401
         assert len(sandbox.control.requests()) == 1
 
-    def test_two_tokens_that_are_rejected_in_a_row_do_not_end_a_call(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
+    def test_two_rejected_tokens_in_a_row_end_no_call(self, on_clock: Connect, sandbox: Sandbox) -> None:
         sandbox.control.fail(STATS, times=2, status=401)
         client = on_clock(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)
@@ -199,16 +193,12 @@ class TestTls:
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
             on_clock(base_url=server.url, ca_file=str(tmp_path / authorities)).send(CALL)
 
-    def test_a_file_of_authorities_that_is_not_there_is_named(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
+    def test_a_missing_file_of_authorities_is_named(self, on_clock: Connect, sandbox: Sandbox) -> None:
         with pytest.raises(errors.InvalidArgument, match="`ca_file` is '/no/such/file'"):
             on_clock(ca_file="/no/such/file").send(CALL)
         assert sandbox.control.requests() == []
 
-    def test_a_request_before_a_broken_tls_connection_is_uncertain(
-        self, on_clock: Connect, tmp_path: Path
-    ) -> None:
+    def test_a_request_before_a_broken_tls_is_uncertain(self, on_clock: Connect, tmp_path: Path) -> None:
         authority, context = make_authority(tmp_path)
         cut = b"HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{"
         answers = [b"", cut, COUNTS, b"", cut]
@@ -230,9 +220,7 @@ class TestProxies:
             monkeypatch.setenv("no_proxy", excepted)
             assert on_clock().send(CALL).finished_count == 1
 
-    def test_the_environments_proxy_is_used_and_logged_in_to(
-        self, on_clock: Connect, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_environments_proxy_is_used(self, on_clock: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
         login = base64.b64encode(b"me:p@ss")
         with serving(lambda _: COUNTS) as proxy:
             for scheme in ("", "http://"):
@@ -279,7 +267,7 @@ class TestProxies:
         assert "SECRET" not in str(refusal.value)
         assert clock.slept == []
 
-    def test_a_request_before_a_proxy_cut_off_is_uncertain(
+    def test_a_request_cut_by_a_proxy_is_uncertain(
         self, on_clock: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with serving(lambda _: b"") as proxy:
@@ -325,9 +313,7 @@ class TestSharing:
             client.close()
         assert len(sandbox.control.requests()) == 2
 
-    async def test_a_closed_client_of_an_event_loop_sends_nothing(
-        self, client: Client, sandbox: Sandbox
-    ) -> None:
+    async def test_a_closed_async_client_sends_nothing(self, client: Client, sandbox: Sandbox) -> None:
         async with AsyncClient(client.context) as closed:
             assert (await closed.send(CALL)).finished_count == 1
         with pytest.raises(errors.Stopped):

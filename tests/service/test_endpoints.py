@@ -60,7 +60,7 @@ class TestRefusal:
             (endpoints.move_task(demo.TASK_ID, 99), f"no task group 99 (asked for task {demo.TASK_ID})"),
         ],
     )
-    def test_what_is_not_found_is_named_with_its_task(
+    def test_a_missing_thing_is_named_with_its_task(
         self, client: Client, call: Call[Any], words: str
     ) -> None:
         with pytest.raises(errors.NotFound, match=re.escape(f"{words} (requestId")):
@@ -84,9 +84,7 @@ class TestRefusal:
 
 
 @pytest.mark.parametrize("value", ODD)
-def test_an_id_that_looks_like_a_path_stays_in_its_place(
-    client: Client, sandbox: Sandbox, value: str
-) -> None:
+def test_an_id_that_looks_like_a_path_is_quoted(client: Client, sandbox: Sandbox, value: str) -> None:
     for call, refusal in (
         # which takes no relative path
         (endpoints.deprecate_data_app(value.removeprefix("../")), errors.NotFound),

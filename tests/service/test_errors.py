@@ -120,9 +120,7 @@ def test_no_error_shows_a_secret(on_clock: Connect, sandbox: Sandbox, fault: dic
 
 
 @pytest.mark.parametrize("of", ["access token", "refresh token"])
-def test_a_token_response_that_cannot_be_read_shows_no_token(
-    on_clock: Connect, sandbox: Sandbox, of: str
-) -> None:
+def test_an_unreadable_token_response_shows_no_token(on_clock: Connect, sandbox: Sandbox, of: str) -> None:
     record = {"accessToken": "SECRET", "refreshToken": "SECRET", "expiresIn": 9}
     record["accessToken" if of == "access token" else "refreshToken"] = ["SECRET"]
     body = json.dumps({"data": record}).encode()
@@ -135,7 +133,7 @@ def test_a_token_response_that_cannot_be_read_shows_no_token(
 
 
 @pytest.mark.parametrize("fault", [{"status": 500}, {"kind": "drop"}], ids=["status", "drop"])
-def test_an_error_that_the_caller_handles_keeps_its_traceback(
+def test_a_handled_error_keeps_its_traceback(
     on_clock: Connect, sandbox: Sandbox, fault: dict[str, Any]
 ) -> None:
     client = on_clock(retries=Retries(attempts=1))
@@ -162,7 +160,7 @@ def shown_by(failure: BaseException) -> str:
 
 @pytest.mark.parametrize("bad", ["SECRET\n", "SEC RET", "SECRET\x00", "SECRÉT", " SECRET"])
 @pytest.mark.parametrize("field", ["access_token", "api_key", "datahub_api_key"])
-def test_a_credential_unfit_for_headers_is_refused_not_shown(
+def test_a_credential_unfit_for_headers_is_hidden(
     on_clock: Connect, sandbox: Sandbox, bad: str, field: str
 ) -> None:
     given: dict[str, Any] = {field: bad}

@@ -162,9 +162,7 @@ def test_what_is_just_within_a_limit_is_sent(make: Callable[[], Any], sent: dict
         ("textList", "TextList", "TextList"),
     ],
 )
-def test_a_loop_type_is_sent_as_spelled_or_as_in_the_contract(
-    spelling: str, endpoint_3: str, endpoint_4: str
-) -> None:
+def test_a_loop_type_is_sent_as_spelled_or_corrected(spelling: str, endpoint_3: str, endpoint_4: str) -> None:
     assert loop(loop_type=spelling).body["loopType"] == endpoint_3
     assert entry(loop_type=spelling).body["loopItems"][0]["loopType"] == endpoint_4
 

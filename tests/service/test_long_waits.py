@@ -65,9 +65,7 @@ def test_waiting_for_the_rate_limit_is_announced(on_clock: Connect, caplog: pyte
     assert caplog.messages == ["get_task_statuses waits 5 s for the rate limit."]
 
 
-def test_waiting_for_another_user_of_a_token_is_announced(
-    on_clock: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_wait_for_another_renewal_is_announced(on_clock: Connect, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(GrantRejected):
         on_clock(credentials=Credentials(refresh_token="no-such-token")).send(endpoints.get_running_counts())
     assert any("The refresh token was refused; waiting" in message for message in caplog.messages)

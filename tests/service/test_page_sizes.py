@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -45,9 +46,9 @@ def pages_of(client: Client, size: int) -> list[DataPage]:
 
 def client_of(server: Server, timing: ClientTiming = TIMING, **retries: float) -> Client:
     """Return a client of a server that tries again at once."""
-    quick = Retries(**{"first_wait": 0.0, "longest_wait": 0.0, **retries})  # type: ignore[arg-type]
+    quick: dict[str, Any] = {"first_wait": 0.0, "longest_wait": 0.0, **retries}
     limits = {"read_timeout": PATIENCE, "total_timeout": PATIENCE, "max_response_bytes": 100_000}
-    return servers.client_of(server, timing, retries=quick, **limits)
+    return servers.client_of(server, timing, retries=Retries(**quick), **limits)
 
 
 REFUSALS = {

@@ -26,9 +26,7 @@ def read_all(client: Client, task_id: str, lotno: str | None = None, size: int =
 
 class TestRows:
     @pytest.mark.parametrize("size", [37, 100, 999, 1000])
-    def test_every_row_comes_once_and_in_order_though_offsets_jump(
-        self, client: Client, sandbox: Sandbox, size: int
-    ) -> None:
+    def test_every_row_comes_once_and_in_order(self, client: Client, sandbox: Sandbox, size: int) -> None:
         task = sandbox.control.add_task(rows=610, lots=4)["task_id"]
         pages = read_all(client, task, size=size)
         assert rows_of(pages) == sandbox.control.true_rows(task)
@@ -38,9 +36,7 @@ class TestRows:
 
     @pytest.mark.webcollect_sandbox(row_bytes=30_000)
     @pytest.mark.parametrize("size", [200, 1000])
-    def test_pages_that_come_back_short_lose_nothing(
-        self, client: Client, sandbox: Sandbox, size: int
-    ) -> None:
+    def test_short_pages_lose_nothing(self, client: Client, sandbox: Sandbox, size: int) -> None:
         task = sandbox.control.add_task(rows=600, state="Finished")["task_id"]
         pages = read_all(client, task, size=size)
         assert len(pages[0].rows) < size
@@ -51,9 +47,7 @@ class TestRows:
         (page,) = read_all(client, demo.TASK_ID)
         assert (page.total, page.rest_total, page.rows) == (0, 0, [])
 
-    def test_fast_answers_are_asked_for_when_they_are_wanted(
-        self, connect: Connect, sandbox: Sandbox
-    ) -> None:
+    def test_fast_answers_are_asked_for_when_wanted(self, connect: Connect, sandbox: Sandbox) -> None:
         client = connect(timing=ClientTiming(slow_response=math.inf))
         sent: list[None] = []
         reader = PageReader(client, demo.FINISHED_TASK_ID, size=100, sent=lambda: sent.append(None))
@@ -83,9 +77,7 @@ class TestCursorThatStandsStill:
             pytest.param(0, page(1024, 10, 10, 0), id="empty but moving"),
         ],
     )
-    def test_is_an_error_after_a_few_tries(
-        self, on_clock: Connect, clock: Clock, offset: int, stuck: bytes
-    ) -> None:
+    def test_is_an_error_in_the_end(self, on_clock: Connect, clock: Clock, offset: int, stuck: bytes) -> None:
         with serving(lambda _: stuck) as server:
             client = on_clock(base_url=server.url)
             with pytest.raises(PagingError, match=f"is stuck at offset {offset}") as failure:
@@ -123,9 +115,7 @@ class TestCountsThatContradictTheRows:
             (9, [page(10, 20, 10, 1), page(20, 20, 0, 0)], "had 10 rows left; 0 came"),
         ],
     )
-    def test_are_an_error_of_the_read(
-        self, connect: Connect, begin: int, pages: list[bytes], said: str
-    ) -> None:
+    def test_are_a_paging_error(self, connect: Connect, begin: int, pages: list[bytes], said: str) -> None:
         with serving(lambda _: pages.pop(0)) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             with pytest.raises(PagingError, match=said) as failure:

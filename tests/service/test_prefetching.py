@@ -166,9 +166,7 @@ class TestTheNextPage:
 
 
 class TestAPageThatWasAskedForInVain:
-    def test_costs_one_request_and_stops_prefetching_for_a_while(
-        self, client: Client, sandbox: Sandbox
-    ) -> None:
+    def test_costs_one_request_and_pauses_prefetching(self, client: Client, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=2000, state="Finished")["task_id"]
         reader = Reader(client, task)
         first = reader.read(0)
@@ -191,9 +189,7 @@ class TestAPageThatWasAskedForInVain:
             longest = client.context.settings.retries.longest_wait
         assert clock.slept == [longest]
 
-    def test_ends_the_read_if_it_is_refused_for_good(
-        self, client: Client, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_ends_the_read_if_refused_for_good(self, client: Client, sandbox: Sandbox, task: str) -> None:
         sandbox.control.fail("/data/all", status=400, code="InvalidParameter", after=1)
         reader = Reader(client, task)
         first = reader.read(0)
@@ -237,9 +233,7 @@ class TestAPageThatWasAskedForInVain:
         assert sizes[1:5] == [10, 10, 5, 2]
         assert sizes[-1] == 10
 
-    def test_may_have_gone_with_a_token_that_has_ended(
-        self, connect: Connect, sandbox: Sandbox, task: str
-    ) -> None:
+    def test_may_have_had_a_token_that_ended(self, connect: Connect, sandbox: Sandbox, task: str) -> None:
         client = connect(credentials=Credentials(refresh_token=sandbox.refresh_token), timing=SLOW)
         rows = []
         for number, page in enumerate(Reader(client, task).pages()):

@@ -211,9 +211,7 @@ class TestLimits:
         assert clock.slept == [1]
 
     @pytest.mark.webcollect_sandbox(enforce_limits=False)
-    def test_a_429_slows_the_endpoints_own_rate(
-        self, on_clock: Connect, sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_a_429_slows_the_own_rate(self, on_clock: Connect, sandbox: Sandbox, clock: Clock) -> None:
         client = on_clock(requests_per_second=20)
         sandbox.control.fail("/cloudextraction/statuses/v2", status=429)
         for _ in range(3):

@@ -139,7 +139,7 @@ class TestEnvelope:
     @pytest.mark.parametrize("call", [STATS, READ, DELETE, STATUSES])
     @pytest.mark.parametrize("beside", [{}, {"data": None}, {"data": []}, {"Data": None}, {"data": PAGE}])
     @pytest.mark.parametrize("keys", ["error code message requestId", "Error Code Message Request_Id"])
-    def test_an_error_under_http_200_decides_in_any_spelling(
+    def test_an_error_under_http_200_decides(
         self, call: Call[Any], beside: dict[str, Any], keys: str
     ) -> None:
         name, code, message, request_id = keys.split()
@@ -187,9 +187,7 @@ class TestEnvelope:
             ({}, b""),
         ],
     )
-    def test_a_401_without_a_body_rejects_the_token_by_its_challenge(
-        self, headers: dict[str, str], body: bytes
-    ) -> None:
+    def test_a_401_without_a_body_rejects_by_challenge(self, headers: dict[str, str], body: bytes) -> None:
         assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedResponse
         for challenge in ("Bearer", 'bearer realm="a", error="invalid_token"'):
             error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
@@ -237,9 +235,7 @@ class TestRows:
 
     @any_rows
     @given(rows, st.sampled_from([b"", b"\n"]))
-    def test_rows_on_single_lines_are_kept_byte_by_byte(
-        self, written: list[dict[str, Any]], end: bytes
-    ) -> None:
+    def test_rows_on_single_lines_keep_their_bytes(self, written: list[dict[str, Any]], end: bytes) -> None:
         texts = [json.dumps(row).encode() for row in written]
         body = b'{"data": {"offset": 1, "total": 1, "restTotal": 0, "data": [' + b" , ".join(texts) + b"]}}"
         assert [bytes(row) for row in read(READ, body + end).rows] == texts
@@ -392,9 +388,7 @@ class TestValues:
             ({"failedTasks": {"taskId": "t", "reason": "No."}}, [("t", "No.")]),
         ],
     )
-    def test_failed_copies_are_none_one_or_many(
-        self, failed: dict[str, Any], reasons: list[tuple[str, str]]
-    ) -> None:
+    def test_failed_copies_may_be_one(self, failed: dict[str, Any], reasons: list[tuple[str, str]]) -> None:
         answer = {"requestCount": 1, "successCount": "1", **failed}
         copies = data(endpoints.copy_tasks(["t"], [1]), answer)
         assert [(task.task_id, task.reason) for task in copies.failed_tasks] == reasons
@@ -440,9 +434,7 @@ def test_a_lifetime_that_is_no_number_is_unknown(given: Any, life: int | None) -
 
 
 @pytest.mark.parametrize(("packings", "status"), [(0, 200), (1, 200), (2, 200), (0, 307)])
-def test_an_answer_that_is_too_large_is_never_in_memory(
-    on_clock: Connect, packings: int, status: int
-) -> None:
+def test_a_too_large_answer_is_never_in_memory(on_clock: Connect, packings: int, status: int) -> None:
     body = b" " * 60_000_000
     for _ in range(packings):
         body = gzip.compress(body)
@@ -527,9 +519,7 @@ def test_an_error_is_read_in_every_form(on_clock: Connect, form: str) -> None:
     "form", ["%a, %d %b %Y %H:%M:%S %z", "%A, %d-%b-%y %H:%M:%S GMT", "%a %b %d %H:%M:%S %Y"]
 )
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Shanghai"])
-def test_a_date_without_a_zone_is_utc_on_every_worker(
-    monkeypatch: pytest.MonkeyPatch, form: str, zone: str
-) -> None:
+def test_a_date_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch, form: str, zone: str) -> None:
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
     # an unknown local zone, which readers of mail take for no zone at all
     said = later.strftime(form).replace("+0000", "-0000")

@@ -31,18 +31,14 @@ COPIED = answer({"taskId": "new"})
 
 class TestSafeCalls:
     @pytest.mark.parametrize("host", ["127.0.0.1:{port}", "nowhere.invalid"])
-    def test_a_service_that_cannot_be_reached_is_tried_again(
-        self, on_clock: Connect, clock: Clock, host: str
-    ) -> None:
+    def test_an_unreachable_service_is_tried_again(self, on_clock: Connect, clock: Clock, host: str) -> None:
         client = on_clock(base_url=f"http://{host.format(port=free_port())}", retries=Retries(attempts=4))
         with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host") as failure:
             client.send(CALL)
         assert failure.value.unsent
         assert len(clock.slept) == 3
 
-    def test_it_is_given_up_after_the_attempts_with_the_last_error(
-        self, on_clock: Connect, sandbox: Sandbox
-    ) -> None:
+    def test_it_is_given_up_with_the_last_error(self, on_clock: Connect, sandbox: Sandbox) -> None:
         client = on_clock(retries=Retries(attempts=3, first_wait=0.01))
         sandbox.control.fail(STATS, times=2, status=503)
         sandbox.control.fail(STATS, status=500, message="The last.")
@@ -106,9 +102,7 @@ def test_a_service_that_comes_up_late_gets_an_unsafe_call_once(connect: Connect)
 class TestInterruptions:
     """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
 
-    def test_a_call_that_must_not_be_repeated_has_an_unknown_outcome(
-        self, connect: Connect, scene: Scene
-    ) -> None:
+    def test_an_unrepeatable_call_has_an_unknown_outcome(self, connect: Connect, scene: Scene) -> None:
         for call in [operation.call(scene) for operation in OPERATIONS if operation.doubt]:
             with serving(lambda _: None) as server:
                 client = connect(base_url=server.url)
@@ -132,9 +126,7 @@ class TestInterruptions:
                     await sending
         assert errors.unknown_outcome(interruption.value) is not None
 
-    async def test_a_call_that_is_cancelled_sends_nothing_more(
-        self, connect: Connect, sandbox: Sandbox
-    ) -> None:
+    async def test_a_cancelled_call_sends_nothing_more(self, connect: Connect, sandbox: Sandbox) -> None:
         pauses, goes_on = threading.Event(), threading.Event()
 
         def pause(_: float) -> None:

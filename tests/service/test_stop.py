@@ -51,9 +51,7 @@ def stoppable(connect: Connect, stop: Stop) -> Connect:
     [Credentials(access_token="t"), Credentials(refresh_token="r")],
     ids=["access token", "refresh token"],
 )
-def test_nothing_is_sent_and_nothing_begun_after_a_stop(
-    stop: Stop, stoppable: Connect, credentials: Credentials
-) -> None:
+def test_nothing_is_begun_after_a_stop(stop: Stop, stoppable: Connect, credentials: Credentials) -> None:
     stop.set()
     store = Registers("not begun")
     with serving(lambda _: answer({})) as server:
@@ -99,9 +97,7 @@ Stop().sleep(3600)
     ],
     ids=["429", "500", "502", "401"],
 )
-def test_whatever_the_service_has_answered_nothing_more_is_sent(
-    stop: Stop, stoppable: Connect, said: bytes
-) -> None:
+def test_nothing_more_is_sent_whatever_was_answered(stop: Stop, stoppable: Connect, said: bytes) -> None:
     def respond(request: bytes) -> bytes:
         stop.set()
         return said
@@ -144,9 +140,7 @@ def test_no_page_is_asked_for_ahead(stop: Stop, stoppable: Connect) -> None:
     assert sorted(map(query_number, server.received)) == [0, 1]
 
 
-def test_nothing_is_sent_over_a_connection_that_took_long(
-    stop: Stop, stoppable: Connect, tmp_path: Path
-) -> None:
+def test_nothing_is_sent_over_a_slow_connection(stop: Stop, stoppable: Connect, tmp_path: Path) -> None:
     authority, context = make_authority(tmp_path)
     context.sni_callback = lambda *_: stop.set()
     with serving(lambda _: answer({}), context) as server:

@@ -177,7 +177,7 @@ def test_a_storage_failure_is_retryable_and_no_wrong_argument() -> None:
     ],
     ids=lambda value: repr(value[:60]),
 )
-def test_a_wrong_file_is_refused_with_the_line(
+def test_a_wrong_line_is_refused(
     client: Client, sandbox: Sandbox, path: Path, text: bytes, said: str
 ) -> None:
     path.write_bytes(text)

@@ -46,9 +46,7 @@ def fewest_queries(cluster: Cluster) -> int:
     return sum(-(-waits // BATCH) for (waits,) in rows)
 
 
-def test_600_waits_while_a_triggerer_is_killed(
-    cluster: Cluster, start_service: StartService, seen: Say
-) -> None:
+def test_600_waits_and_a_killed_triggerer(cluster: Cluster, start_service: StartService, seen: Say) -> None:
     # a token that outlasts the advances: the triggerer would be killed while it renews another
     service = start_service("waits", {"access_token": demo.ACCESS_TOKEN}, token_lifetime=100 * LONG)
     begun = time.monotonic()

@@ -215,9 +215,7 @@ class TestWithoutNewRows:
         assert wait.outcome(200, extracting(5)) is FAILED
 
     @pytest.mark.parametrize("status", [shown("Waiting", current_total_extract_count=0), extracting(None)])
-    def test_it_counts_neither_in_the_queue_nor_without_a_number(
-        self, wait: PolledWait, status: TaskStatus
-    ) -> None:
+    def test_it_counts_only_active_runs_with_a_number(self, wait: PolledWait, status: TaskStatus) -> None:
         assert [wait.outcome(now, status) for now in (0, 1e6)] == [None] * 2
 
     def test_by_default_there_is_no_limit(self, clock: Clock) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pendulum
 import pytest
 
 from airflow_provider_webcollect.service.models import TaskStatus
@@ -129,9 +130,7 @@ class TestTheNextRun:
         assert [wait.outcome(now, other) for now in (1000, 1089, 1090)] == [None, None, Outcome.DONE]
 
     @pytest.mark.parametrize("times", [{}, {"began": 30}, {"began": 30, "ended": 40}], ids=len)
-    def test_the_first_run_counts_though_the_service_has_no_count(
-        self, clock: Clock, times: dict[str, Any]
-    ) -> None:
+    def test_the_first_run_counts_without_a_count(self, clock: Clock, times: dict[str, Any]) -> None:
         never_ran = shown("Unexecuted")
         wait = PolledWait(clock, msgspec.structs.replace(after_start(never_ran), was_started=False))
         first = shown("Finished", **times)
@@ -156,9 +155,7 @@ class TestOddOrders:
             assert wait.outcome(1, shown("Finished", began=30, ended=40, executed_times=1)) is Outcome.DONE
 
     @pytest.mark.parametrize("ended", [None, 5], ids=["no end", "the end of the run before it"])
-    def test_a_run_that_ended_right_before_the_start_is_not_the_one(
-        self, ended: int | None, clock: Clock
-    ) -> None:
+    def test_a_run_that_ended_before_the_start_is_not_it(self, ended: int | None, clock: Clock) -> None:
         # the status shows it going on, the sub-tasks do not
         active = Baseline.of(shown("Extracting", began=10, ended=ended))
         ending = msgspec.structs.replace(active, running=False)
@@ -172,10 +169,9 @@ class TestOddOrders:
         assert wait.outcome(2, shown("Finished", began=10, ended=20, executed_times=3)) is Outcome.DONE
 
     def test_the_zone_of_the_connection_does_not_make_another_run(self, clock: Clock) -> None:
-        here = BEFORE.start_execute_time.in_timezone("UTC"), BEFORE.end_execute_time.in_timezone("UTC")  # type: ignore[union-attr]
-        there = [time.set(tz="Asia/Shanghai") for time in here]
+        began, ended = (pendulum.datetime(2026, 1, 1, 0, minute, tz="Asia/Shanghai") for minute in (10, 20))
         wait = PolledWait(clock, after_start(BEFORE))
-        moved = msgspec.structs.replace(BEFORE, start_execute_time=there[0], end_execute_time=there[1])
+        moved = msgspec.structs.replace(BEFORE, start_execute_time=began, end_execute_time=ended)
         assert wait.outcome(1, moved) is None
 
 

@@ -93,9 +93,7 @@ any_history = settings(
 @counts
 @any_history
 @given(seed=SEEDS)
-def test_a_wait_ends_with_the_run_that_was_started_and_soon(
-    clock: Clock, counts: str | None, seed: int
-) -> None:
+def test_a_wait_ends_soon_after_the_started_run(clock: Clock, counts: str | None, seed: int) -> None:
     chance = random.Random(seed)
     service, now = Service(chance, counts), 1000.0
     for _ in range(chance.choice([0, 1, 3])):
@@ -132,9 +130,7 @@ def test_a_wait_ends_with_the_run_that_was_started_and_soon(
 @counts
 @any_history
 @given(seed=SEEDS)
-def test_a_run_without_new_rows_ends_the_wait_after_its_time(
-    clock: Clock, counts: str | None, seed: int
-) -> None:
+def test_a_run_without_new_rows_ends_the_wait_in_time(clock: Clock, counts: str | None, seed: int) -> None:
     chance = random.Random(seed)
     service = Service(chance, counts)
     before = service.add_run(1000.0, 300, "Finished")

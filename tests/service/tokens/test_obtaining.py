@@ -179,9 +179,7 @@ def test_rejected_workers_write_nothing_over_the_keepers_token(account: Account)
 
 
 @pytest.mark.webcollect_sandbox(refresh_reuse="revoke")
-def test_a_lost_renewal_of_the_keeper_ends_no_token(
-    account: Account, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_lost_keeper_renewal_ends_no_token(account: Account, caplog: pytest.LogCaptureFixture) -> None:
     first = account.process().renew_token(0.5)
     account.store_with(age=50_000, rest=36_000)
     account.fail("/token", kind="drop", done=True)

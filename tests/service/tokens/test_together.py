@@ -206,9 +206,7 @@ def test_a_process_that_dies_before_storing_is_explained(account: Account, tmp_p
     assert account.refreshes == [200, 400]
 
 
-def test_waiters_of_an_event_loop_renew_an_expired_token_once(
-    account: Account, clock: Clock, tmp_path: Path
-) -> None:
+def test_waiters_of_an_event_loop_renew_a_token_once(account: Account, clock: Clock, tmp_path: Path) -> None:
     store_expired(account.sandbox, tmp_path / "token")
     account.sandbox.control.configure(enforce_limits=False)
     context = account.process(store=SlowFileTokenStore(tmp_path / "token")).context
@@ -217,9 +215,7 @@ def test_waiters_of_an_event_loop_renew_an_expired_token_once(
 
 
 @pytest.mark.parametrize("token_refresh", ["auto", "keeper"])
-def test_calls_that_wait_for_a_token_in_vain_wait_side_by_side(
-    account: Account, clock: Clock, token_refresh: str
-) -> None:
+def test_calls_wait_for_a_token_side_by_side(account: Account, clock: Clock, token_refresh: str) -> None:
     store = Unreachable(account.name)
     timing = ClientTiming(patience=2.0, store_patience=2.0)
     context = account.process(store=store, token_refresh=token_refresh, timing=timing).context
