@@ -263,6 +263,22 @@ def test_workflows_run_make_targets_and_pin_actions_by_digest() -> None:
                 assert step["run"].startswith("make "), workflow
 
 
+def test_each_change_is_tested_on_the_oldest_python_and_on_3_13_and_downloads_are_kept(
+    project: dict[str, Any],
+) -> None:
+    workflows = ROOT / ".github" / "workflows"
+    made = {name: yaml.safe_load((workflows / f"{name}.yml").read_text()) for name in ("ci", "nightly")}
+    matrix = made["ci"]["jobs"]["make"]["strategy"]["matrix"]
+    assert f">={matrix['python'][0]}" == project["project"]["requires-python"]
+    assert {*matrix["target"]} >= {"test", "test-2.11"}
+    assert {"target": "test", "python": "3.13"} in matrix["include"]
+    for workflow in made.values():
+        (kept,) = [step for step in workflow["jobs"]["make"]["steps"] if "cache@" in step.get("uses", "")]
+        assert re.search(r"matrix\.python.*hashFiles\('constraints/\*\*'", kept["with"]["key"])
+    # what is released is made from nothing that another run has kept
+    assert "cache" not in (workflows / "release.yml").read_text()
+
+
 def test_a_commit_is_checked_by_the_pinned_versions_of_what_make_lint_runs() -> None:
     repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     revs = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in repositories if "rev" in repo}
