@@ -293,7 +293,7 @@ def answer(set_connection: Connect) -> Callable[..., tuple[bool, str]]:
     [{}, {"access_token": "yesterday's"}, {"api_key": demo.API_KEY}, {"token_refresh": "keeper"}],
     ids=str,
 )
-def test_the_test_spends_no_refresh_token(answer: Any, sandbox: Sandbox, beside: dict[str, str]) -> None:
+def test_a_refresh_token_is_not_spent(answer: Any, sandbox: Sandbox, beside: dict[str, str]) -> None:
     passed, said = answer(extra={"refresh_token": sandbox.refresh_token, **beside})
 
     assert passed

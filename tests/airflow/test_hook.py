@@ -86,7 +86,7 @@ def test_the_hook_keeps_one_client(hook: WebCollectHook) -> None:
     ],
     ids=["key", "access token", "password", "renewal"],
 )
-def test_refusal_of_a_replaced_credential_is_not_permanent(
+def test_a_credential_that_has_been_replaced_is_retried(
     set_connection: Any, sandbox: Sandbox, call: Callable[[WebCollectHook], Any], extra: Any, password: str
 ) -> None:
     set_connection(login=sandbox.username, password=password, extra=extra)

@@ -47,7 +47,7 @@ def test_an_unreadable_status_holds_up_no_other(sandbox: Sandbox, set_connection
 
 
 @pytest.mark.parametrize("kind", ["task", pytest.param("subtask", marks=pytest.mark.at_night)])
-def test_one_incomplete_response_fails_no_sensor(
+def test_what_a_response_leaves_out_fails_no_sensor(
     sandbox: Sandbox, set_connection: Connect, kind: str
 ) -> None:
     task_id = sandbox.control.add_task(state="Extracting", subtasks=2)["task_id"]

@@ -612,7 +612,7 @@ class TestSeveral:
 
     @pytest.mark.parametrize("is_stored", [False, True])
     @pytest.mark.parametrize("number", range(6))
-    def test_killed_and_retried_it_starts_each_once(
+    def test_killed_at_any_moment_it_starts_each_once(
         self, starters: Starters, number: int, is_stored: bool
     ) -> None:
         store = KilledAt(number, is_stored=is_stored)

@@ -401,7 +401,7 @@ class TestErrors:
 
     @pytest.mark.parametrize("done", [False, True])
     @each(ONE_CALL)
-    def test_a_lost_answer_is_asked_for_again_if_safe(
+    def test_a_lost_answer_is_an_unknown_outcome_if_unsafe(
         self, scene: Scene, operation: Operation, done: bool
     ) -> None:
         assert (operation.call(scene).retry is Retry.ONLY_IF_UNSENT) is bool(operation.doubt)
@@ -430,7 +430,7 @@ class TestErrors:
             execute_interrupted(scene, operation, retry_unknown_outcome=True)
 
     @each([operation for operation in UNSAFE if operation in ONE_CALL])
-    def test_unsafe_ones_may_wait_and_be_retried(self, scene: Scene, operation: Operation) -> None:
+    def test_a_rate_limit_is_waited_out_and_retries_allowed(self, scene: Scene, operation: Operation) -> None:
         scene.control.fail(PATHS[operation.name], status=429, code="TooManyRequests")
         execute(operation.make_operator(scene))
         assert operation.received(scene) == 2
@@ -438,7 +438,9 @@ class TestErrors:
         execute(operation.make_operator(scene, retry_unknown_outcome=True), tries=2)
         assert operation.received(scene) == 4
 
-    def test_a_shutdown_makes_no_second_copy(self, scene: Scene, after_requests: Callable[..., None]) -> None:
+    def test_a_worker_shut_down_makes_no_second_copy(
+        self, scene: Scene, after_requests: Callable[..., None]
+    ) -> None:
         with make_dag() as dag:
             COPY.make_operator(scene, **RETRIES)
         # on Airflow 3 the task goes on

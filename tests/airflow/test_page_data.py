@@ -757,7 +757,9 @@ class TestActivity:
         events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
         assert [task["collection_task_ids"] for task in read_work(events.dag_id)["running"]] == [ids]
 
-    def test_airflows_limit_may_be_lower(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_text_cut_by_a_lower_limit_is_no_id(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("AIRFLOW__CORE__MAX_TEMPLATED_FIELD_LENGTH", "100")
         events.add_run(
             "run", arguments=stored({"collection_task_ids": IDS}), state="deferred", start_date=NOW
@@ -933,7 +935,7 @@ class TestService:
         assert capacity["unanswered_since"]
         answered.set()
 
-    def test_no_other_text_is_asked_for(self, view: ServiceView, sandbox: Sandbox, events: Events) -> None:
+    def test_what_is_no_id_is_not_sent(self, view: ServiceView, sandbox: Sandbox, events: Events) -> None:
         arguments = {"collection_task_ids": IDS, "webcollect_conn_id": "webcollect_default"}
         events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
         events.add_event(landed(collection_task_id="{{ conn.other.password }}"))

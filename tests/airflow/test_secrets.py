@@ -148,7 +148,9 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
             await asyncio.sleep(0.01)
 
 
-def test_without_it_the_credential_is_used(set_connection: Connect, sandbox: Sandbox, task: Task) -> None:
+def test_deleting_the_variable_uses_the_credential(
+    set_connection: Connect, sandbox: Sandbox, task: Task
+) -> None:
     set_connection(login=sandbox.username, password=sandbox.password, extra={})
 
     def confirm() -> None:

@@ -291,7 +291,7 @@ def test_the_end_of_a_token_costs_no_page_and_one_renewal(
     assert [request["status"] for request in sandbox.control.requests("/token")] == [200, 200]
 
 
-def test_a_retry_uses_a_credential_that_a_person_replaced(
+def test_a_credential_that_a_person_replaces_is_used(
     sandbox: Sandbox, source: Task, destination: str, set_connection: Connect, at_page_20: Callable[..., None]
 ) -> None:
     def replace() -> None:

@@ -198,7 +198,7 @@ async def test_a_result_counts_if_the_feed_closes_after_the_timeout(
     assert payload["outcome"] == "done"
 
 
-async def test_a_connection_that_cannot_be_read_is_read_again(
+async def test_a_connection_is_read_again_when_a_triggerer_starts(
     sandbox: Sandbox,
     set_connection: Connect,
     monkeypatch: pytest.MonkeyPatch,

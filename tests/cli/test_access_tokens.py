@@ -124,9 +124,7 @@ def test_the_status_is_1_without_a_usable_token(run: Run, sandbox: Sandbox) -> N
         assert run("token", "status").code == 1
 
 
-def test_no_token_is_obtained_for_no_folder(
-    run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_token_without_a_place_for_it(run: Run, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/dev/null")
     run("capacity").refused(3, "cannot be kept in /dev/null/webcollect", "set XDG_STATE_HOME to a folder")
     assert renewals(sandbox) == 0

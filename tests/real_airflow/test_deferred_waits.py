@@ -50,7 +50,7 @@ def run_id(airflow: RealAirflow, sandbox: Sandbox) -> str:
 
 
 @pytest.mark.parametrize("state", ["success", "failed", "skipped"])
-def test_marking_ends_it_and_its_polls(
+def test_marking_it_ends_it_and_its_polls(
     airflow: RealAirflow, run_id: str, state: str, sandbox: Sandbox
 ) -> None:
     path = f"dags/{DAG_ID}/dagRuns/{run_id}/taskInstances/wait"

@@ -185,7 +185,7 @@ class TestPage:
             answers = threads.map(ask, ["landings", "activity", "connections"] * 20, ["admin"] * 60)
             assert {answer.status_code for answer in answers} == {200}
 
-    def test_connections_are_shown_to_those_who_may_read_them(self, ask: Ask) -> None:
+    def test_those_who_may_read_connections_see_them(self, ask: Ask) -> None:
         connections = {person: ask("connections", person).json()["connections"] for person in PEOPLE}
         assert connections == {"viewer": [], "admin": ["webcollect_default"]}
 

@@ -60,7 +60,7 @@ def wait_until_landed(airflow: RealAirflow, run: int) -> None:
     )
 
 
-def test_a_run_that_ends_without_a_triggerer_lands_once(
+def test_runs_are_told_and_landed_once_over_a_restart(
     airflow: RealAirflow, sandbox: Sandbox, dags: Path, landing: Path, pytestconfig: pytest.Config
 ) -> None:
     # not before, since the watch of its asset would query the other tests' sandboxes

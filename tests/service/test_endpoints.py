@@ -60,9 +60,7 @@ class TestRefusal:
             (endpoints.move_task(demo.TASK_ID, 99), f"no task group 99 (asked for task {demo.TASK_ID})"),
         ],
     )
-    def test_a_missing_thing_is_named_with_its_task(
-        self, client: Client, call: Call[Any], words: str
-    ) -> None:
+    def test_not_found_is_named_with_its_task(self, client: Client, call: Call[Any], words: str) -> None:
         with pytest.raises(errors.NotFound, match=re.escape(f"{words} (requestId")):
             client.send(call)
 
