@@ -45,6 +45,9 @@ class TestEveryFormat:
         assert len(sizes) > 1
         # a compressor holds back some 128 KiB
         assert all(most <= size < most + page_bytes + 2**17 for size in sizes[:-1])
+        assert [part.name for part in manifest.parts] == sorted(part.name for part in manifest.parts)
+        cursors = [*(part.start_offset for part in manifest.parts), manifest.next_offset]
+        assert cursors == [0, *(part.next_offset for part in manifest.parts)]
 
     @pytest.mark.by_day(4)
     @pytest.mark.parametrize("crash_at", range(2, 7))

@@ -58,18 +58,6 @@ def test_rows_that_change_while_they_are_read_are_not_committed(
 
 
 class TestLanding:
-    def test_parts_end_with_the_page_that_reaches_the_size(self, task: Task, folder: Folder) -> None:
-        manifest = task.land(size=70, max_part_bytes=20_000)
-        assert folder.rows() == task.rows()
-        assert len(manifest.parts) > 5
-        assert all(part.bytes >= 20_000 for part in manifest.parts[:-1])
-        assert all(part.bytes < 40_000 for part in manifest.parts)
-        assert sorted(part.name for part in manifest.parts) == [part.name for part in manifest.parts]
-        cursors = [part.start_offset for part in manifest.parts] + [manifest.next_offset]
-        assert cursors[0] == 0
-        assert [part.next_offset for part in manifest.parts] == cursors[1:]
-        assert folder.names() == folder.needed()
-
     def test_the_manifest_describes_the_landing(self, task: Task, folder: Folder) -> None:
         task.land()
         manifest = folder.manifest()
