@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from airflow_provider_webcollect.landing import MANIFEST
+from airflow_provider_webcollect.landing.formats import FormatName
 from airflow_provider_webcollect.sandbox import Control, demo
 from benchmarks.report import machine
 from benchmarks.server import S3, link, s3, sandbox
@@ -174,7 +175,8 @@ def costs() -> None:
     print(f"One more run with {EACH} rows, one part, on S3: requests, and bytes beside part and manifest\n")
     row("", "runs before", "requests", "bytes", "nothing new", "a new column", "manifest")
     row(*["---"] * 7)
-    for file_format, runs in itertools.product(("jsonl", "csv"), RUNS_BEFORE):
+    formats: tuple[FormatName, ...] = ("jsonl", "csv")
+    for file_format, runs in itertools.product(formats, RUNS_BEFORE):
         with s3_server() as storage:
             landing = Landing(storage, Runs(runs, file_format))
             new = landing.land(rows_of(landing.runs))
