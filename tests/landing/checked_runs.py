@@ -57,6 +57,11 @@ class Runs:
             fetch = through(read, fetch)
         return run_job(make_job(fetch, checks=make_checks(checks, file_format), **options))
 
+    def outcome(self, rows: list[dict[str, Any]], checks: Any, **options: Any) -> CheckOutcome:
+        """Return the outcome of the only check."""
+        (outcome,) = self.outcomes(rows, checks, **options).values()
+        return outcome
+
     def outcomes(self, rows: list[dict[str, Any]], checks: Any, **options: Any) -> dict[str, CheckOutcome]:
         """Return the outcome of each check by its name."""
         landed = self.land(rows, checks, on_failed_checks="warn", **options)

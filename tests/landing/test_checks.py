@@ -171,8 +171,7 @@ class TestOutcomes:
             runs.land(goods(100), **OVERWRITE)
         runs.rows.clear()
         checks = {"rows": {"min_of_usual": 0.5}}
-        (outcome,) = runs.outcomes(goods(9), checks, **OVERWRITE).values()
-        assert outcome.state == "failed"
+        assert runs.outcome(goods(9), checks, **OVERWRITE).state == "failed"
 
     def test_a_pattern_has_a_bound_whatever_it_is(self, runs: Runs) -> None:
         # a matcher that backtracks tries each way to divide the words, which never ends
@@ -204,8 +203,7 @@ class TestOutcomes:
 
     def test_columns_that_were_not_counted_are_not_new(self, runs: Runs) -> None:
         runs.land(goods(5, **dict.fromkeys(MANY, "x")))
-        (outcome,) = runs.outcomes(goods(5, **{MANY[-1]: "x"}), {"new_columns": "fail"}).values()
-        assert outcome.state == "skipped"
+        assert runs.outcome(goods(5, **{MANY[-1]: "x"}), {"new_columns": "fail"}).state == "skipped"
 
     def test_messages_have_bounds(self, runs: Runs) -> None:
         names = ["n" * 5000 + str(number) for number in range(150)]
@@ -219,30 +217,25 @@ class TestOutcomes:
     def test_unique_says_how_many_it_has_compared(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rules, "MOST_COMPARED", 10)
         rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
-        (outcome,) = runs.outcomes(rows, UNIQUE).values()
-        assert outcome.found == "1 of the first 10 values were there before"
+        assert runs.outcome(rows, UNIQUE).found == "1 of the first 10 values were there before"
 
     def test_columns_that_are_new(self, runs: Runs) -> None:
-        (outcome,) = runs.outcomes(goods(5), {"new_columns": "fail"}).values()
-        assert outcome.state == "skipped"
-        (outcome,) = runs.outcomes(goods(5), {"new_columns": "fail"}).values()
-        assert outcome.state == "passed"
-        (outcome,) = runs.outcomes(goods(5, stars="5"), {"new_columns": "warn"}).values()
+        for expected in ("skipped", "passed"):
+            assert runs.outcome(goods(5), {"new_columns": "fail"}).state == expected
+        outcome = runs.outcome(goods(5, stars="5"), {"new_columns": "warn"})
         assert (outcome.state, outcome.found) == ("warning", "stars")
-        (outcome,) = runs.outcomes(goods(5, stars="5"), {"new_columns": "fail"}).values()
-        assert outcome.state == "passed"
+        assert runs.outcome(goods(5, stars="5"), {"new_columns": "fail"}).state == "passed"
         many = {f"column_{number:02d}": "x" for number in range(13)}
-        (outcome,) = runs.outcomes(goods(5, **many), {"new_columns": "fail"}).values()
+        outcome = runs.outcome(goods(5, **many), {"new_columns": "fail"})
         assert outcome.found.startswith("column_00, column_01, ")
         assert outcome.found.endswith(", column_09 and 3 more")
 
     def test_columns_that_no_row_has_any_more(self, runs: Runs) -> None:
         runs.land(goods(5, stars="5"))
         runs.land(goods(5))
-        (outcome,) = runs.outcomes(goods(5), {"missing_columns": "fail"}).values()
         # not all landings before had `stars`
-        assert outcome.state == "passed"
-        (outcome,) = runs.outcomes(goods(5, price=None), {"missing_columns": "fail"}).values()
+        assert runs.outcome(goods(5), {"missing_columns": "fail"}).state == "passed"
+        outcome = runs.outcome(goods(5, price=None), {"missing_columns": "fail"})
         assert (outcome.state, outcome.found) == ("failed", "price")
 
     @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])

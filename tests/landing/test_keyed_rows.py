@@ -541,15 +541,14 @@ class TestRunsThatAreNotWhole:
         assert told(landed, day(2)) == [("c", "1.00", "new", 3)]
 
 
-class TestTables:
-    @pytest.mark.parametrize("kind", ["delta", "iceberg"])
-    def test_tables_tell_the_same(self, tmp_path: Path, kind: str) -> None:
-        days = Days(tables_in(tmp_path, kind)(), file_format="parquet")
-        days.collect(1, "abc")
-        days.collect(2, "b", **WARNED)
-        assert told(days.collect(3, "bd"), day(1)) == [
-            *(("a", "1.00", "gone", 3), ("c", "1.00", "gone", 3), ("d", "1.00", "new", 3))
-        ]
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_tables_tell_the_same(tmp_path: Path, kind: str) -> None:
+    days = Days(tables_in(tmp_path, kind)(), file_format="parquet")
+    days.collect(1, "abc")
+    days.collect(2, "b", **WARNED)
+    assert told(days.collect(3, "bd"), day(1)) == [
+        *(("a", "1.00", "gone", 3), ("c", "1.00", "gone", 3), ("d", "1.00", "new", 3))
+    ]
 
 
 class Row(NamedTuple):

@@ -224,18 +224,15 @@ REFUSED = [
 ]
 
 
-class TestExpiredCredentials:
-    @pytest.mark.parametrize(
-        ("storage", "status", "headers", "content"), REFUSED, indirect=["storage"], ids=str
-    )
-    def test_expired_credentials_may_be_renewed(
-        self, storage: Storage, status: int, headers: dict[str, str], content: bytes
-    ) -> None:
-        with relayed(storage) as (through, relay):
-            folder = Folder(through.fs, storage.new_folder())
-            relay.refusals = [(status, headers, content)] * 20
-            with fails(r"credentials for .* are no longer valid", for_good=False):
-                folder.write(MANIFEST, b"one")
+@pytest.mark.parametrize(("storage", "status", "headers", "content"), REFUSED, indirect=["storage"], ids=str)
+def test_expired_credentials_may_be_renewed(
+    storage: Storage, status: int, headers: dict[str, str], content: bytes
+) -> None:
+    with relayed(storage) as (through, relay):
+        folder = Folder(through.fs, storage.new_folder())
+        relay.refusals = [(status, headers, content)] * 20
+        with fails(r"credentials for .* are no longer valid", for_good=False):
+            folder.write(MANIFEST, b"one")
 
 
 #: With which errors file systems refuse to make a link.

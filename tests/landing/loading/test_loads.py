@@ -41,21 +41,18 @@ from tests.postgresql import PostgreSQL
 from tests.simulation.forks import running
 
 
-class TestTables:
-    """Landings that are tables of Delta Lake."""
-
-    @pytest.mark.at_night
-    def test_parts_that_others_have_rewritten_are_no_loss(self, tmp_path: Path, in_duckdb: Database) -> None:
-        landing = Landing(tmp_path, table_format="delta")
-        landing.land(*products(0, 12))
-        landing.load(in_duckdb)
-        DeltaTable(landing.folder.root).optimize.compact()
-        landing.land(*products(12, 3))
-        assert landing.load(in_duckdb) == 1
-        assert in_duckdb.rows("url", "n") == as_rows(landing.source)
-        DeltaTable(landing.folder.root).optimize.compact()
-        with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
-            landing.load(Database("duckdb", str(tmp_path / "other.duckdb")))
+@pytest.mark.at_night
+def test_parts_that_others_have_rewritten_are_no_loss(tmp_path: Path, in_duckdb: Database) -> None:
+    landing = Landing(tmp_path, table_format="delta")
+    landing.land(*products(0, 12))
+    landing.load(in_duckdb)
+    DeltaTable(landing.folder.root).optimize.compact()
+    landing.land(*products(12, 3))
+    assert landing.load(in_duckdb) == 1
+    assert in_duckdb.rows("url", "n") == as_rows(landing.source)
+    DeltaTable(landing.folder.root).optimize.compact()
+    with pytest.raises(RowsRewritten, match=r"others have rewritten part-00001-"):
+        landing.load(Database("duckdb", str(tmp_path / "other.duckdb")))
 
 
 @pytest.mark.at_night
