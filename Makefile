@@ -85,7 +85,7 @@ test-safeguards: $(READY) $(SERVERS) # see that a scenario fails for each safegu
 		.venv/bin/python -m pytest tests/system --without $$each || exit 1; done
 
 nightly: coverage test-night test-dbt mutants test-system test-safeguards test-matrix audit ## all that `.ci/run` leaves out (over two hours)
-	$(MAKE) -C benchmarks page formats sandbox
+	$(MAKE) -C benchmarks smallest
 	$(MAKE) test-2.11 BY_DAY=
 
 MATRIX_AIRFLOWS ?= 2.11 3.1 3.3

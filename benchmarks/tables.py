@@ -1,4 +1,4 @@
-"""Landing in tables beside libraries' own writers: ``python -m benchmarks.tables [--rows N] [--turns N]``.
+"""Landing in tables beside libraries' own writers: ``python -m benchmarks.tables [--rows N] [--turns N] …``.
 
 All write the same rows of 8 texts, which they are given as JSON in pages of 1,000, from their own process: no
 service and no network take part. Every measurement is a fresh process, and the ways take turns. Seconds and
@@ -58,7 +58,7 @@ WAYS = {
     "pyiceberg": "`table.append(reader)` of pyiceberg",
     "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
 }
-RUNS_BEFORE = (10, 1000)
+FEW_RUNS = 10
 #: Runs of which one writes a checkpoint in the log of a table of Delta Lake.
 CYCLE = 8
 
@@ -78,6 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=2_000_000, help="(default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="of each way (default: %(default)s)")
+    parser.add_argument("--runs", type=int, default=1000, help="before a commit (default: %(default)s)")
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -86,7 +87,7 @@ def main() -> None:
         return
     print(machine())
     ways(arguments.rows, arguments.turns)
-    commits()
+    commits(arguments.runs)
 
 
 def ways(rows: int, turns: int) -> None:
@@ -249,7 +250,7 @@ def batches(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pylist(msgspec.json.decode(body), schema=columns)
 
 
-def commits() -> None:
+def commits(many_runs: int) -> None:
     """Print the bytes that a commit writes, after few runs and after many."""
     rows = []
     for name, make, pattern in (
@@ -258,8 +259,8 @@ def commits() -> None:
     ):
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            bytes_by_run = dict(written(folder, make(folder), pattern, max(RUNS_BEFORE) + CYCLE))
-        for before in RUNS_BEFORE:
+            bytes_by_run = dict(written(folder, make(folder), pattern, many_runs + CYCLE))
+        for before in (FEW_RUNS, many_runs):
             of_table, own = zip(*(bytes_by_run[before + more] for more in range(CYCLE)), strict=True)
             sizes = (round(statistics.median(of_table)), max(of_table), round(statistics.median(own)))
             rows.append((f"{name}, {before:,}", *sizes))
