@@ -14,12 +14,8 @@ PAGE = Path(__file__).parent / "reference" / "errors.md"
 
 BEGIN = "<!-- `make docs` writes this table from {} -->\n"
 END = "<!-- end of the table -->\n"
-CLASSES = """
+HEAD = """
 | Error | Meaning, and what to do | Retried |
-|---|---|---|
-"""
-CODES = """
-| Error | Codes | HTTP status with another code |
 |---|---|---|
 """
 #: Where to read more on what to do.
@@ -31,23 +27,21 @@ MORE = {
     "SourceReset": "landing.md#if-the-source-has-lost-rows",
     "TokenStoreUnavailable": "connection.md#where-tokens-are-kept",
 }
-#: What the service answers with most errors, and with those that the status tells apart.
-STATUSES = (200, 400, 401, 403, 404, 408, 429, 500)
 
 
 def page() -> str:
     """Return the whole page: what is written by hand, with the tables between their comments."""
     text = PAGE.read_text()
-    tables = {
-        "service/errors.py": CLASSES + "".join(map(_row, _errors(service))),
-        "landing/errors.py": CLASSES + "".join(map(_row, _errors(landing))),
-        "the codes in service/errors.py": CODES + "".join(_codes()),
-    }
-    for source, table in tables.items():
+    for source, module in {
+        "service/errors.py": service,
+        "landing/errors.py": landing,
+    }.items():
         begin = BEGIN.format(source)
         before, _, rest = text.partition(begin)
         after = rest.partition(END)[2]
-        text = f"{before}{begin}{table}\n{END}{after}"
+        text = (
+            f"{before}{begin}{HEAD}{''.join(map(_row, _errors(module)))}\n{END}{after}"
+        )
     return text
 
 
@@ -69,6 +63,9 @@ def _row(kind: type[Exception]) -> str:
     meaning, *more = _paragraphs(kind)
     meaning, _, condition = meaning.partition(" It is permanent if ")
     texts = [meaning, getattr(kind, "advice", ""), *more]
+    codes = [f"`{code}`" for code, of in service.CODES.items() if of is kind]
+    if codes:
+        texts.append(f"Codes: {', '.join(codes)}.")
     if link := MORE.get(kind.__name__):
         texts.append(f"[More]({link})")
     said = " ".join(filter(None, texts))
@@ -82,18 +79,6 @@ def _retried(kind: type[Exception], condition: str) -> str:
     if kind.permanent:
         by = "no"
     return f"{by}; outcome unknown" if getattr(kind, "uncertain", False) else by
-
-
-def _codes() -> Iterator[str]:
-    """Yield a row for each class that codes, or statuses with an unknown code, lead to."""
-    causes: dict[str, tuple[list[str], list[str]]] = {}
-    for code, kind in service.CODES.items():
-        causes.setdefault(kind.__name__, ([], []))[0].append(f"`{code}`")
-    for status in STATUSES:
-        kind = service.service_error_type(status, None)
-        causes.setdefault(kind.__name__, ([], []))[1].append(str(status))
-    for name, (codes, statuses) in causes.items():
-        yield f"| `{name}` | {', '.join(codes)} | {', '.join(statuses)} |\n"
 
 
 if __name__ == "__main__":

@@ -305,7 +305,7 @@ class TooManyRequests(ServiceError):
 
 
 class ServiceFailure(ServiceError):
-    """The service failed (5xx, 408, ``ServerError``).
+    """The service failed (5xx, 408).
 
     If it stays so, ask the service's support.
     """
@@ -315,7 +315,7 @@ class ServiceFailure(ServiceError):
 
 
 class NotFound(ServiceError):
-    """The task, step or app does not exist, or belongs to another account.
+    """The task, step or app does not exist, or belongs to another account (404).
 
     A name needs a file of collection tasks.
     """
