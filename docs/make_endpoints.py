@@ -6,7 +6,6 @@ from pathlib import Path
 
 from airflow_provider_webcollect.service.endpoints import (
     ENDPOINTS,
-    Credential,
     Endpoint,
     Retry,
 )
@@ -65,18 +64,11 @@ HEAD = """# The twenty endpoints
 
 If a response is lost, the client repeats a call that is safe to repeat, and raises `OutcomeUnknown` for any
 other. What did not take effect (no connection, 429, 401) is always repeated. Arguments and results: [the
-hook](api/hook.md); requests and responses: [the contract](../contributing/contract.md#endpoints).
+hook](api/hook.md); credentials, requests and responses: [the contract](../contributing/contract.md).
 
-| # | Endpoint | Hook method | Operator, sensor | Command | Credential | Safe to repeat | Own errors | Plans |
-|---|---|---|---|---|---|---|---|---|
+| # | Endpoint | Hook method | Operator, sensor | Command | Safe to repeat | Own errors | Plans |
+|---|---|---|---|---|---|---|---|
 """
-
-CREDENTIALS = {
-    Credential.NONE: "none",
-    Credential.TOKEN: "token",
-    Credential.KEY_OR_TOKEN: "API key or token",
-    Credential.DATAHUB_KEY: "data-app API key",
-}
 
 
 def page() -> str:
@@ -91,7 +83,6 @@ def _row(endpoint: Endpoint) -> str:
         f"`{endpoint.name}`",
         USED_BY.get(endpoint.name, ""),
         f"`{COMMANDS[endpoint.name]}`" if endpoint.name in COMMANDS else "",
-        CREDENTIALS[endpoint.credential],
         _repeat(endpoint),
         ", ".join(f"`{code}`" for code in endpoint.errors),
         "not stated" if endpoint.tiers is None else ", ".join(endpoint.tiers) or "all",
