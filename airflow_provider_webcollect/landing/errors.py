@@ -69,7 +69,7 @@ class SourceReset(LandingError):
 
 
 class RowsMissing(LandingError):
-    """Other rows came than the service announced, or they changed before the export was confirmed.
+    """More or fewer rows came than the service announced, or they changed meanwhile.
 
     A retry reads all rows again. If it stays so, ask the service's support.
     """
@@ -203,7 +203,7 @@ class LoadFailed(LandingError):
     """The warehouse, or dlt, has failed. It is permanent if the warehouse refuses the password, or the role
     may not do something.
 
-    Read the reason in the message. The next load replaces the rows of this one.
+    The message has the reason. The next load replaces the rows of this one.
     """
 
 
@@ -211,7 +211,7 @@ class StorageError(LandingError):
     """The storage cannot be read or written, or its credentials have expired. It is permanent if bucket,
     credentials or access are missing, or a name is too long.
 
-    The message says what to do.
+    The message says what to do. A retry gets new credentials.
     """
 
 
