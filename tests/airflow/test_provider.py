@@ -155,9 +155,9 @@ def test_lists_are_shown_as_json_and_tasks_linked(name: str) -> None:
 
 
 def test_the_reference_lists_and_describes_each_once() -> None:
-    table = re.findall(r"^\| (`WebCollect[^|]*)", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
+    listed = re.findall(r"^- (`WebCollect[^:]*):", (REFERENCE / "operators.md").read_text(), re.MULTILINE)
     described = [name for _, name in DESCRIBED if re.fullmatch(r"WebCollect\w*(Operator|Sensor)", name)]
-    assert sorted(re.findall(r"WebCollect\w+", "".join(table))) == sorted(NAMES)
+    assert sorted(re.findall(r"WebCollect\w+", "".join(listed))) == sorted(NAMES)
     bases = ["WebCollectOperator", "WebCollectTaskOperator"]
     assert sorted(described) == sorted([*NAMES, *bases])
 
