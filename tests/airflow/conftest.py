@@ -247,6 +247,12 @@ def task(sandbox: Sandbox) -> dict[str, Any]:
 
 
 @pytest.fixture
+def two_ids(sandbox: Sandbox) -> list[str]:
+    """The ids of two tasks, which have 5 and 7 rows."""
+    return [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+
+
+@pytest.fixture
 def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
     """Does something once the service got that number of requests: ``(count, path, action, *arguments)``."""
 

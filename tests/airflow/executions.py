@@ -44,13 +44,10 @@ def on_sandbox(*fixtures: str, **settings: Any) -> list[pytest.MarkDecorator]:
     ]
 
 
-def loop_of(task: Task, *items: str) -> dict[str, Any]:
-    """Return new items of a task's loop, as operators and files have them."""
-    return {
-        "action_id": task["actions"][0]["action_id"],
-        "loop_type": "TextList",
-        "loop_items": [*items],
-    }
+def loop_of(task: Task | str, *items: str) -> dict[str, Any]:
+    """Return new items of a task's loop, or of the step with an id, as operators and files have them."""
+    action_id = task if isinstance(task, str) else task["actions"][0]["action_id"]
+    return {"action_id": action_id, "loop_type": "TextList", "loop_items": [*items]}
 
 
 class Store(dict[str, Any]):

@@ -27,12 +27,7 @@ def make_transfer(
     destination: Any, source: dict[str, Any] | None = None, **arguments: Any
 ) -> WebCollectToObjectStorageOperator:
     """Make the transfer, of the task ``source`` if it is given; a full landing, if nothing else is said."""
-    usual: dict[str, Any] = {
-        "destination": destination,
-        "mode": "full",
-        "late_rows_delay": 0,
-        "page_size": 100,
-    }
+    usual = {"destination": destination, "mode": "full", "late_rows_delay": 0, "page_size": 100}
     if source is not None:
         usual["collection_task_id"] = source["task_id"]
     return WebCollectToObjectStorageOperator(task_id="land", **{**usual, **arguments})

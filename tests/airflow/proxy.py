@@ -12,6 +12,20 @@ import requests
 from tests.interruption import PATIENCE
 from tests.service.servers import answer, serving
 
+STATUS = "/cloudextraction/statuses/v2"
+
+
+def without_status(task_id: str) -> Callable[[str, int, Any], tuple[int, Any]]:
+    """Return an edit for :func:`proxy` that takes the status of a task away."""
+
+    def edit(path: str, status: int, body: Any) -> tuple[int, Any]:
+        for record in body["data"] if path.startswith(STATUS) else ():
+            if record["taskId"] == task_id:
+                record["status"] = None
+        return status, body
+
+    return edit
+
 
 @contextlib.contextmanager
 def proxy(target: str, edit: Callable[[str, int, Any], tuple[int, Any]]) -> Iterator[str]:

@@ -17,11 +17,8 @@ pytestmark = on_sandbox()
 COUNTED: dict[str, Any] = {"mode": "incremental", "whole_runs_key": "url"}
 #: What three runs collect: `b` costs more in the second, `a` is gone; `b` is gone in the third.
 RUNS = [{"a": "1", "b": "2", "c": "3"}, {"b": "4", "c": "3", "d": "5"}, {"c": "3", "d": "5"}]
-COUNTS = [
-    {"new": 3, "changed": 0, "gone": 0},
-    {"new": 1, "changed": 1, "gone": 1},
-    {"new": 0, "changed": 0, "gone": 1},
-]
+KINDS = ("new", "changed", "gone")
+COUNTS = [dict(zip(KINDS, counts, strict=True)) for counts in ((3, 0, 0), (1, 1, 1), (0, 0, 1))]
 
 
 @pytest.fixture

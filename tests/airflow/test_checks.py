@@ -59,9 +59,8 @@ class TestFail:
 
     def test_a_cleared_task_says_again_that_its_rows_wait(self, failed: Landing) -> None:
         assert failed.transfer(**GROWING, run_id="r2")["total_rows"] == 0
-        with pytest.raises(
-            AirflowFailException, match=r"filled in 0 % of 30 rows.*30 rows of commit 1 are quarantined"
-        ):
+        said = "filled in 0 % of 30 rows.*30 rows of commit 1 are quarantined"
+        with pytest.raises(AirflowFailException, match=said):
             failed.transfer(**GROWING, checks=CHECKS, run_id="r1")
         execute(decide(failed, commit=1, decision="discard"))
         summary = failed.transfer(**GROWING, checks=CHECKS, run_id="r1")
@@ -86,9 +85,7 @@ class TestFail:
 
 
 class TestWarnAndQuarantine:
-    def test_the_event_and_the_log_have_a_warning(
-        self, changed: Landing, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_event_and_log_have_a_warning(self, changed: Landing, caplog: pytest.LogCaptureFixture) -> None:
         options = {"checks": CHECKS, "on_failed_checks": "warn", **GROWING}
         with caplog.at_level(logging.WARNING):
             extra = reported(changed.destination, changed.task, **options)

@@ -137,9 +137,7 @@ def test_an_extra_named_like_a_field_is_ignored(read: Any, given: str, extra: st
     assert (connection.credentials.login, connection.credentials.password) == (meant, meant)
 
 
-def test_prefixed_extras_are_read_and_unknown_ones_logged(
-    read: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_extras_may_have_a_prefix_and_a_typo_is_logged(read: Any, caplog: pytest.LogCaptureFixture) -> None:
     extra = {"read_timeout": "30", "api_key_everywhere": "y", "refresh_token": "secret"}
     prefixed = {f"extra__webcollect__{name}": value for name, value in extra.items()}
     with caplog.at_level(logging.WARNING):
@@ -372,9 +370,7 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
 
 
 @pytest.mark.parametrize(("times", "passes"), [(1, True), (None, False)])
-def test_a_service_in_trouble_is_asked_twice(
-    answer: Any, sandbox: Sandbox, times: int | None, passes: bool
-) -> None:
+def test_on_faults_it_is_asked_twice(answer: Any, sandbox: Sandbox, times: int | None, passes: bool) -> None:
     sandbox.control.fail("/cloudextraction/task/stats", kind="drop", times=times)
     # a person waits for the answer; a usual call would try for a minute
     assert answer()[0] is passes

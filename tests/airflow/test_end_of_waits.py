@@ -138,10 +138,7 @@ CASES = [
         "missing",
         STATES,
         arguments=SOON,
-        of_kind={
-            "task": {"collection_task_id": "no-such-task"},
-            "subtask": {"sub_task_ids": ["no-such-sub-task"]},
-        },
+        of_kind={"task": {"collection_task_id": "no-such"}, "subtask": {"sub_task_ids": ["no-such"]}},
     ),
     Case(MISSING, "unexecuted", STATES, {}, settings={"hide_unexecuted_subtasks": True}, arguments=SOON),
     Case(

@@ -6,11 +6,10 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
+from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskFinishedTrigger
@@ -143,24 +142,22 @@ async def nothing_is_left_behind() -> AsyncIterator[None]:
     await until(lambda: not other_tasks(before))
 
 
-class TestTheTrigger:
-    @pytest.mark.skipif(version("apache-airflow").startswith("2."), reason="Airflow 3 has event triggers")
-    def test_airflow_takes_all_that_means_the_same_for_one_trigger(self) -> None:
-        from airflow.triggers.base import BaseEventTrigger
+@pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has event triggers")
+def test_airflow_takes_all_that_means_the_same_for_one_trigger() -> None:
+    from airflow.triggers.base import BaseEventTrigger
 
-        one = WebCollectTaskFinishedTrigger(collection_task_ids=["b", "a", "a"], poke_interval=60)
-        same = WebCollectTaskFinishedTrigger(collection_task_ids=("a", "b"), states=("Finished",))
-        other = WebCollectTaskFinishedTrigger(collection_task_id="a")
+    one = WebCollectTaskFinishedTrigger(collection_task_ids=["b", "a", "a"], poke_interval=60)
+    same = WebCollectTaskFinishedTrigger(collection_task_ids=("a", "b"), states=("Finished",))
+    other = WebCollectTaskFinishedTrigger(collection_task_id="a")
 
-        assert isinstance(one, BaseEventTrigger)
-        assert BaseEventTrigger.hash(*one.serialize()) == BaseEventTrigger.hash(*same.serialize())
-        assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
+    assert isinstance(one, BaseEventTrigger)
+    assert BaseEventTrigger.hash(*one.serialize()) == BaseEventTrigger.hash(*same.serialize())
+    assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
 
 
 #: By day only what the installed version of Airflow does.
-forgetting = pytest.param(
-    "forgetting", id="before 3.3", marks=pytest.mark.at_night if AIRFLOW_V_3_3_PLUS else ()
-)
+by_its_version = pytest.mark.at_night if AIRFLOW_V_3_3_PLUS else ()
+forgetting = pytest.param("forgetting", id="before 3.3", marks=by_its_version)
 
 
 @pytest.fixture(params=["remembering", forgetting])
@@ -210,7 +207,7 @@ class TestTheWatch:
             await tells_the_next_run(sandbox, task_id, running)
 
 
-async def test_a_task_may_miss_in_the_first_response(
+async def test_the_first_response_may_lack_a_task(
     sandbox: Sandbox, task_id: str, set_connection: Connect
 ) -> None:
     responses = []

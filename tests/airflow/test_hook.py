@@ -48,18 +48,14 @@ def test_refresh_token_renews_the_token_and_returns_it(hook: WebCollectHook, san
 
 
 @each([operation for operation in OPERATIONS if operation.name != "refresh_token"])
-def test_each_method_passes_its_arguments_on(
-    hook: WebCollectHook, scene: Scene, operation: Operation
-) -> None:
+def test_each_method_hands_its_arguments_on(hook: WebCollectHook, scene: Scene, operation: Operation) -> None:
     returned = getattr(hook, operation.name)(**scene.fill(operation.arguments))
     operation.check(scene)
     assert isinstance(returned[0] if isinstance(returned, list) else returned, operation.returns)
 
 
 @pytest.mark.parametrize("given", [{}, {"file": "urls.txt", "urls": ["https://shop.example"]}])
-def test_urls_are_either_a_file_or_a_list(
-    hook: WebCollectHook, sandbox: Sandbox, given: dict[str, Any]
-) -> None:
+def test_urls_are_a_file_or_a_list(hook: WebCollectHook, sandbox: Sandbox, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="either `file` or `urls`"):
         hook.replace_urls("a-task", **given)
     assert sandbox.control.requests() == []

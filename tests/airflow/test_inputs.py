@@ -23,7 +23,7 @@ from airflow_provider_webcollect.operators.webcollect import (
 from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from tests.airflow.dag_runs import edges, make_dag, passed, run_dag
-from tests.airflow.executions import Connect, Said, execute, loop_of, on_sandbox
+from tests.airflow.executions import Connect, Said, Task, execute, loop_of, on_sandbox
 from tests.airflow.landings import GROWING, landed, reported, transfer
 
 pytestmark = on_sandbox(speed=300, rows_per_item=3)
@@ -47,7 +47,7 @@ KILLS = [
     for is_by_day in [(arrangement, step) == ("together", "start")]
 ]
 Make = Callable[..., Any]
-Tasks = list[dict[str, Any]]
+Tasks = list[Task]
 both = pytest.mark.parametrize("arrangement", ["each", "together"])
 
 
@@ -70,13 +70,13 @@ def events_by_folder(run_id: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def task_lot(sandbox: Sandbox, task: dict[str, Any]) -> str:
+def task_lot(sandbox: Sandbox, task: Task) -> str:
     return str(sandbox.control.task(task["task_id"])["runs"][-1]["lotno"])
 
 
 class TestLanding:
     @pytest.fixture
-    def task(self, sandbox: Sandbox) -> dict[str, Any]:
+    def task(self, sandbox: Sandbox) -> Task:
         """A task that has collected a hundred words, seven of which have no row."""
         task = sandbox.control.add_task(loop_items=WORDS)
         sandbox.control.silence(task["task_id"], SILENT)
@@ -84,9 +84,7 @@ class TestLanding:
         sandbox.control.advance(3600)
         return task
 
-    def test_the_event_has_what_is_missing(
-        self, sandbox: Sandbox, task: dict[str, Any], destination: str
-    ) -> None:
+    def test_the_event_has_what_is_missing(self, sandbox: Sandbox, task: Task, destination: str) -> None:
         extra = reported(destination, task, checks=CHECK, on_failed_checks="warn", **GROWING)
         missing = {"count": 7, "inputs": SILENT}
         assert (extra["rows"], extra["missing_inputs"]) == (279, missing)
@@ -103,9 +101,7 @@ class TestLanding:
             f'{{"taskIds":["{task["task_id"]}"],"actionTypes":["LoopAction"]}}'
         ] * 2
 
-    def test_several_sources_have_their_own(
-        self, sandbox: Sandbox, task: dict[str, Any], destination: str
-    ) -> None:
+    def test_several_sources_have_their_own(self, sandbox: Sandbox, task: Task, destination: str) -> None:
         other = sandbox.control.add_task(state="Finished")["task_id"]
         sources = [{"collection_task_id": task["task_id"], "checks": CHECK}, other]
         extra = reported(destination, sources=sources, on_failed_checks="warn", mode=None)
@@ -152,7 +148,7 @@ class TestLanding:
 
     @pytest.mark.parametrize("limit", ["plan", "key"])
     def test_without_permission_to_read_the_list_it_is_skipped(
-        self, sandbox: Sandbox, task: dict[str, Any], destination: str, set_connection: Connect, limit: str
+        self, sandbox: Sandbox, task: Task, destination: str, set_connection: Connect, limit: str
     ) -> None:
         if limit == "plan":
             sandbox.control.configure(tier="Flagship")
@@ -342,7 +338,7 @@ class TestTasksOfAGroup:
     ENTRY: ClassVar[dict[str, Any]] = {
         "id": "a-1",
         "name": "A",
-        "loop_items": [{"action_id": "step", "loop_type": "TextList", "loop_items": ["tea"]}],
+        "loop_items": [loop_of("step", "tea")],
         "checks": CHECK,
     }
 
@@ -383,9 +379,8 @@ class TestTasksOfAGroup:
     def test_default_args_and_options_keep_the_order_of_tasks(self) -> None:
         dag = make_dag(default_args={"trigger_rule": "all_done"})
         step = {"action_type": "EnterTextAction", "action_id": "t", "properties": {"TextToSet": "x"}}
-        group = self.group(
-            dag, set_loop_items={"actions": [step]}, limit={**LIMIT, "trigger_rule": "one_done"}
-        )
+        limit = {**LIMIT, "trigger_rule": "one_done"}
+        group = self.group(dag, set_loop_items={"actions": [step]}, limit=limit)
         shop = group.get_child_by_label("A")
         assert {task.trigger_rule for task in shop.get_child_by_label("retry_1")} == {"all_success"}
         assert shop.get_child_by_label("set_loop_items").actions == [step]
@@ -394,11 +389,8 @@ class TestTasksOfAGroup:
     def test_the_guard_of_the_bill_may_have_templates(self) -> None:
         group = self.group(make_dag(), limit={**LIMIT, "collection_task_ids": ["{{ params.id }}"]})
         shop = group.get_child_by_label("A")
-        for guard in (
-            group.get_child_by_label("limit"),
-            shop.get_child_by_label("retry_1").get_child_by_label("limit"),
-        ):
-            assert guard.collection_task_ids == ["{{ params.id }}"]
+        for place in (group, shop.get_child_by_label("retry_1")):
+            assert place.get_child_by_label("limit").collection_task_ids == ["{{ params.id }}"]
 
     def test_only_the_last_landing_can_fail(self) -> None:
         group = self.group(make_dag(), retry_missing_inputs=2, checks={"rows": {"min": 1}})
@@ -420,15 +412,11 @@ class TestTasksOfAGroup:
     @pytest.mark.parametrize(
         ("entry", "arguments", "said"),
         [
-            (
-                {},
-                {"retry_missing_inputs": 4},
-                "`retry_missing_inputs` is 4; it must be an integer from 0 to 3",
-            ),
+            ({}, {"retry_missing_inputs": 4}, "`retry_missing_inputs` is 4; it must be an integer from 0"),
             (
                 {"loop_items": None},
                 {},
-                "`retry_missing_inputs` is 1; no collection task has `loop_items` and a landing that checks",
+                "`retry_missing_inputs` is 1; no collection task has `loop_items` and",
             ),
             ({"checks": {"rows": {"min": 1}}}, {}, "`retry_missing_inputs` is 1; no collection task has"),
             ({"lotno": "7"}, {}, "collection task 'A': mode` is 'incremental'; .* `lotno` not set"),
@@ -440,25 +428,17 @@ class TestTasksOfAGroup:
                 r"checks\['inputs'\]\['action_id'\]` is 'other'; .* must be the loop of one of the lists",
             ),
             (
-                {"loop_items": [*ENTRY["loop_items"], {**ENTRY["loop_items"][0], "action_id": "second"}]},
+                {"loop_items": [loop_of("step", "tea"), loop_of("second", "tea")]},
                 {},
                 r"checks\['inputs'\]\['action_id'\]` is None; .* must be the loop of one of the lists",
             ),
             (
-                {"loop_items": [{**ENTRY["loop_items"][0], "is_append": True}]},
+                {"loop_items": [{**loop_of("step", "tea"), "is_append": True}]},
                 {},
                 "loop_items: is_append` is True; .* must be false",
             ),
-            (
-                {"checks": None},
-                {"checks": {"inputs": "keyword"}},
-                "inputs.*` is 'keyword'; it must be a dict",
-            ),
-            (
-                {"checks": None},
-                {"checks": {**CHECK, "rows": {"min": "{{ 1 }}"}}},
-                "`.*checks` is .* no template",
-            ),
+            ({"checks": None}, {"checks": {"inputs": "keyword"}}, "inputs.*` is 'keyword'; it must be"),
+            ({"checks": None}, {"checks": {**CHECK, "rows": {"min": "{{ 1 }}"}}}, "`.*checks.* no template"),
         ],
     )
     def test_what_cannot_be_repeated_is_refused(

@@ -23,10 +23,7 @@ LEFTOVER = "part-00009-0badcafe.jsonl"
 
 
 def verify(destination: Any) -> dict[str, Any]:
-    verified: dict[str, Any] = execute(
-        WebCollectVerifyLandingOperator(task_id="verify", destination=destination)
-    )
-    return verified
+    return dict(execute(WebCollectVerifyLandingOperator(task_id="verify", destination=destination)))
 
 
 def test_verify_says_what_has_landed(source: Task, destination: str) -> None:
@@ -70,11 +67,8 @@ def test_clean_removes_old_files(landing: Landing, dry_run: bool, caplog: pytest
     where = "{{ params.folder }}"
     clean = WebCollectCleanLandingOperator(task_id="clean", destination=where, dry_run=dry_run)
 
-    assert execute(clean, params={"folder": landing.destination}) == {
-        "files": 1,
-        "bytes": 4,
-        "dry_run": dry_run,
-    }
+    removed = execute(clean, params={"folder": landing.destination})
+    assert removed == {"files": 1, "bytes": 4, "dry_run": dry_run}
     assert left.exists() is dry_run
     assert f"{'Would remove' if dry_run else 'Removed'} {LEFTOVER} (4 bytes)" in caplog.text
     assert verify(landing.destination)["rows"] == 400

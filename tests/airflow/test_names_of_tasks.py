@@ -83,9 +83,8 @@ class TestOperatorsAndSensors:
     def test_a_copy_that_failed_is_named(self, task: Task, configure_tasks: Callable[..., Path]) -> None:
         gone = "0" * 8 + "-0000-4000-8000-" + "0" * 12
         configure_tasks(f"- id: {gone}\n  name: Gone\n")
-        copy = WebCollectCopyTasksOperator(
-            task_id="t", collection_task_ids=[gone, task["task_id"]], task_group_ids=[7]
-        )
+        ids = [gone, task["task_id"]]
+        copy = WebCollectCopyTasksOperator(task_id="t", collection_task_ids=ids, task_group_ids=[7])
         with pytest.raises(AirflowFailException, match=rf"these were not: Gone \({gone}\): "):
             execute(copy)
 
@@ -111,14 +110,6 @@ class TestGivenNames:
         )
         assert [result["collection_task_name"] for result in results] == ["<b>$(shop)</b>", OTHER]
         assert f"of task <b>$(shop)</b> ({ids[0]})" in said()
-
-    @pytest.mark.parametrize(
-        "make", [WebCollectStartSubTasksOperator, WebCollectTaskStatusSensor], ids=["start", "wait"]
-    )
-    @pytest.mark.parametrize("names", [["Shop"], {"a": "{# x #}"}, {"a": "Shop\n"}, {"a": ""}, {"a": 7}])
-    def test_what_can_be_no_name_is_refused(self, make: Callable[..., Any], task: Task, names: Any) -> None:
-        with pytest.raises(InvalidArgument, match="`collection_task_names"):
-            make(task_id="t", collection_task_id=task["task_id"], collection_task_names=names)
 
 
 class TestWaits:
@@ -155,9 +146,7 @@ class TestLandings:
         assert landed.manifest.source.collection_task_id == task["task_id"]
         assert list(landed.iter_rows()) == sandbox.control.true_rows(task["task_id"])
 
-    def test_a_folder_is_called_as_its_source(
-        self, task: Task, other: Task, destination: str, said: Said
-    ) -> None:
+    def test_a_source_names_its_folder(self, task: Task, other: Task, destination: str, said: Said) -> None:
         result = transfer(destination, sources=["shop SEARCH", other["task_id"]])
 
         assert {source["collection_task_id"]: source["destination"] for source in result["sources"]} == {

@@ -17,7 +17,7 @@ from airflow_provider_webcollect.sensors.webcollect import WebCollectTaskStatusS
 from tests.airflow.dag_runs import run_tasks
 from tests.airflow.executions import Connect, Task, execute, on_sandbox
 from tests.airflow.landings import make_transfer
-from tests.airflow.proxy import proxy
+from tests.airflow.proxy import proxy, without_status
 from tests.airflow.waits import SENSORS, STATUS_PATHS, for_task, outcome
 from tests.interruption import PATIENCE
 
@@ -27,19 +27,13 @@ pytestmark = on_sandbox(stale_seconds=0, run_seconds=10_000)
 def test_an_unreadable_status_holds_up_no_other(sandbox: Sandbox, set_connection: Connect) -> None:
     unreadable = sandbox.control.add_task(lots=[1])["task_id"]
 
-    def edit(target: str, status: int, body: Any) -> tuple[int, Any]:
-        for record in body["data"] if target.startswith(STATUS_PATHS["task"]) else ():
-            if record["taskId"] == unreadable:
-                record["status"] = None
-        return status, body
-
     def wait(other: str, wait_for: Any) -> Any:
         usual: dict[str, Any] = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE}
         ids = [unreadable, other]
         return execute(WebCollectTaskStatusSensor(collection_task_ids=ids, wait_for=wait_for, **usual))
 
     finished = sandbox.control.add_task(lots=[1])["task_id"]
-    with proxy(sandbox.url, edit) as url:
+    with proxy(sandbox.url, without_status(unreadable)) as url:
         set_connection(host=url)
         assert [record["task_id"] for record in wait(finished, "any")] == [finished]
         with pytest.raises(AirflowFailException, match="is Stopped"):
@@ -62,13 +56,11 @@ def test_what_a_response_leaves_out_fails_no_sensor(
         return status, {**body, "data": []} if number in (1, 3) else body
 
     # the time is over from the first poll on
-    options = {"mode": "reschedule", "poke_interval": 0.1, "missing_timeout": 0}
-    retries = {"retries": 1, "retry_delay": datetime.timedelta(0)}
+    options = {"mode": "reschedule", "poke_interval": 0.1, "missing_timeout": 0, "task_id": "wait"}
+    options |= {"retries": 1, "retry_delay": datetime.timedelta(0)}
     with proxy(sandbox.url, leave_out) as url:
         set_connection(host=url)
-        run = run_tasks(
-            lambda: SENSORS[kind](task_id="wait", collection_task_id=task_id, **options, **retries)
-        )
+        run = run_tasks(lambda: SENSORS[kind](collection_task_id=task_id, **options))
 
     assert (run.states, run.tries) == ({"wait": "success"}, {"wait": 1})
 

@@ -29,16 +29,16 @@ from airflow_provider_webcollect.service.threads import Stop
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from tests.airflow.dag_runs import FinishedRun, make_dag, run_dag, run_tasks
 from tests.airflow.executions import Connect, Said, Store, Task, execute, on_sandbox
-from tests.airflow.proxy import proxy
+from tests.airflow.proxy import STATUS, proxy, without_status
 from tests.interruption import PATIENCE, Signalled, signalled_when
 
 pytestmark = on_sandbox(speed=200, wait_seconds=10, run_seconds=60, stale_seconds=20)
 
 START = "/cloudextraction/subtasks:start"
-STATUS = "/cloudextraction/statuses/v2"
 SUBTASKS = "/cloudextraction/task/subtasks"
 #: Does something once the service has got some requests.
 AfterRequests = Callable[..., None]
+Retry = Callable[..., dict[str, Any]]
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 
 
@@ -144,7 +144,7 @@ class TestWaiting:
         assert starter.task()["state"] == "Finished"
         assert (starter.sent(), remembered(run)) == (1, 0)
 
-    def test_a_run_that_is_stopped_fails_it_without_retries(
+    def test_a_stopped_run_fails_without_retries(
         self, starter: Starter, after_requests: AfterRequests
     ) -> None:
         starter.control.configure(stale_seconds=0, run_seconds=10_000)
@@ -179,9 +179,7 @@ def test_a_run_that_ends_before_the_start_does_not_count(sandbox: Sandbox, set_c
 @pytest.mark.parametrize(
     ("fault", "tries"), [({"kind": "slow", "seconds": 0.1}, 1), ({"kind": "drop", "done": True}, 2)]
 )
-def test_a_slow_start_does_not_make_the_run_before_count(
-    starter: Starter, fault: dict[str, Any], tries: int
-) -> None:
+def test_after_a_slow_start_its_own_run_counts(starter: Starter, fault: dict[str, Any], tries: int) -> None:
     # a status counts in any case after STATUS_DELAY seconds: by this clock, the start took longer
     clock = Clock(now=lambda: time.time() - (0 if starter.sent() else STATUS_DELAY + 10))
     starter.control.configure(stale_seconds=100)
@@ -212,15 +210,13 @@ class TestCrashes:
         assert len(run.xcoms["start"]["started"]) == 3
 
     @pytest.mark.parametrize(("done", "sent"), [(True, 1), (False, 2)])
-    def test_a_retry_repeats_only_a_start_that_had_no_effect(
-        self, starter: Starter, done: bool, sent: int
-    ) -> None:
+    def test_only_a_start_without_effect_is_repeated(self, starter: Starter, done: bool, sent: int) -> None:
         starter.control.fail(START, kind="drop", done=done)
         starter.start(tries=2, retry_unknown_outcome=True, clock=quick_clock())
         assert (starter.sent(), len(starter.task()["runs"])) == (sent, 2)
 
     @pytest.fixture
-    def retry(self, starter: Starter) -> Callable[..., dict[str, Any]]:
+    def retry(self, starter: Starter) -> Retry:
         """Executes the operator once its process was killed during a start that began just now.
 
         It is given the operator's arguments, and what happens before it is executed again.
@@ -238,9 +234,7 @@ class TestCrashes:
 
         return retry
 
-    def test_a_start_not_shown_yet_is_not_sent_again(
-        self, starter: Starter, retry: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_a_start_not_shown_yet_is_not_sent_again(self, starter: Starter, retry: Retry) -> None:
         # neither the status nor the sub-tasks show it at the first two looks
         sleeps: list[None] = []
 
@@ -252,16 +246,14 @@ class TestCrashes:
         assert retry(clock=quick_clock(on_sleep=show))["started"] == starter.ids
         assert (len(sleeps), starter.sent()) == (2, 1)
 
-    def test_an_outdated_response_is_no_sign_of_a_start(
-        self, starter: Starter, retry: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_an_outdated_response_is_no_sign_of_a_start(self, starter: Starter, retry: Retry) -> None:
         # as another server of the service may answer, which has not seen the latest run yet
         retry(then=lambda: starter.control.configure(executed_times_offset=-1))
         assert starter.sent() == 1
 
     @pytest.mark.parametrize("again", [False, True])
     def test_a_start_that_joined_a_run_is_repeated_only_if_asked_for(
-        self, starter: Starter, retry: Callable[..., dict[str, Any]], again: bool
+        self, starter: Starter, retry: Retry, again: bool
     ) -> None:
         starter.control.configure(run_seconds=10_000, stale_seconds=0)
         going_on, *ours = starter.ids
@@ -275,9 +267,7 @@ class TestCrashes:
 
         assert starter.sent() == 1 + again
 
-    def test_the_end_of_a_joined_run_is_no_sign_of_the_start(
-        self, starter: Starter, retry: Callable[..., dict[str, Any]]
-    ) -> None:
+    def test_the_end_of_a_joined_run_is_no_sign_of_the_start(self, starter: Starter, retry: Retry) -> None:
         starter.control.configure(run_seconds=10_000, stale_seconds=0, counted_runs="ended")
         starter.start_elsewhere(starter.ids[0])
         result = retry(then=lambda: starter.control.advance(20_000), retry_unknown_outcome=True)
@@ -288,11 +278,8 @@ class TestCrashes:
         self, starter: Starter, interrupted: bool, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         starter.control.configure(run_seconds=10_000)
-        options: dict[str, Any] = {
-            "store": Store(),
-            "wait_for_completion": False,
-            "retry_unknown_outcome": True,
-        }
+        options: dict[str, Any] = {"wait_for_completion": False, "retry_unknown_outcome": True}
+        options["store"] = Store()
         if interrupted:
             starter.control.fail(START, status=429, headers={"Retry-After": "1"})
             paused, sleep = threading.Event(), Stop.sleep
@@ -413,9 +400,8 @@ class TestAnApiKeyAlone:
     def test_what_takes_a_token_is_refused_before_anything_is_sent(
         self, starter: Starter, given: Any, name: str, value: Any
     ) -> None:
-        with pytest.raises(
-            AirflowFailException, match=f"only an API key, and `{name}=.*` needs an access token"
-        ):
+        said = f"only an API key, and `{name}=.*` needs an access token"
+        with pytest.raises(AirflowFailException, match=said):
             starter.start(**{**given, name: value})
         assert starter.control.requests() == []
 
@@ -440,18 +426,14 @@ class TestAnApiKeyAlone:
 
         assert (starter.sent(), store) == (sent, {})
 
-    def test_a_start_of_the_key_is_not_waited_for_with_a_token(
-        self, starter: Starter, set_connection: Connect
-    ) -> None:
+    def test_a_start_of_the_key_is_not_waited_for(self, starter: Starter, set_connection: Connect) -> None:
         set_connection()
         store = starter.killed_during({"started": [], "after": None}, sent=True)
         with pytest.raises(AirflowFailException, match="the status before is unknown"):
             starter.start(store=store)
         assert starter.control.requests() == []
 
-    def test_a_retry_knows_a_start_of_the_key_that_took_effect(
-        self, starter: Starter, given: dict[str, Any]
-    ) -> None:
+    def test_a_retry_knows_a_start_of_the_key(self, starter: Starter, given: dict[str, Any]) -> None:
         result = {"started": given["sub_task_ids"], "after": None}
         store = starter.killed_during(result, sent=True, **given)
         assert starter.start(store=store, **given) == result
@@ -490,10 +472,11 @@ class Starters:
 
         :param ids: instead of all.
         """
-        operator = WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_ids=ids or self.ids, **how
-        )
+        operator = self.operator(ids or self.ids, **how)
         return execute(operator, tries=tries, task_state_store=Store() if store is None else store)
+
+    def operator(self, ids: Any, **how: Any) -> WebCollectStartSubTasksOperator:
+        return WebCollectStartSubTasksOperator(task_id="start", collection_task_ids=ids, **how)
 
     def runs(self) -> list[int]:
         """Return how often each collection task has run."""
@@ -509,18 +492,15 @@ class TestSeveral:
 
     @pytest.fixture
     def starters(self, sandbox: Sandbox) -> Starters:
-        return Starters(
-            sandbox.control, [sandbox.control.add_task(lots=[10], subtasks=2)["task_id"] for _ in range(3)]
-        )
+        tasks = [sandbox.control.add_task(lots=[10], subtasks=2) for _ in range(3)]
+        return Starters(sandbox.control, [task["task_id"] for task in tasks])
 
-    def test_each_is_started_and_waited_for(
-        self, starters: Starters, configure_tasks: Callable[..., Any]
-    ) -> None:
+    def test_each_is_started_and_waited_for(self, starters: Starters, configure_tasks: Any) -> None:
         first, second, third = starters.ids
         configure_tasks("".join(f"- {{id: {id_}, name: shop {id_}}}\n" for id_ in starters.ids))
         named = [f"Shop {first}", second, third, first]
         with make_dag() as dag:
-            start: Any = WebCollectStartSubTasksOperator(task_id="start", collection_task_ids=named)
+            start: Any = starters.operator(named)
             WebCollectTaskStatusSensor(
                 task_id="wait", collection_task_ids=starters.ids, after=start.output, poke_interval=0.1
             )
@@ -529,16 +509,13 @@ class TestSeveral:
         assert run.states == {"start": "success", "wait": "success"}
         results = run.xcoms["start"]
         assert [result["collection_task_id"] for result in results] == starters.ids
-        assert [(len(result["started"]), result["after"]["executed_times"]) for result in results] == [
-            (2, 1)
-        ] * 3
+        facts = [(len(result["started"]), result["after"]["executed_times"]) for result in results]
+        assert facts == [(2, 1)] * 3
         assert {status["executed_times"] for status in run.xcoms["wait"]} == {2}
         assert (starters.runs(), starters.sent(), remembered(run)) == ([2, 2, 2], 3, 0)
 
     def test_a_list_out_of_a_template_is_taken(self, starters: Starters) -> None:
-        operator = WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_ids="{{ params.ids | tojson }}"
-        )
+        operator = starters.operator("{{ params.ids | tojson }}")
         execute(operator, params={"ids": starters.ids})
         assert starters.runs() == [2, 2, 2]
 
@@ -549,16 +526,13 @@ class TestSeveral:
 
     def test_if_one_fails_the_others_start_and_it_is_named(self, starters: Starters) -> None:
         first, _, last = starters.ids
-        with pytest.raises(
-            AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: get_subtasks: "
-        ):
+        said = r"^1 of 3 collection tasks failed\. gone: get_subtasks: "
+        with pytest.raises(AirflowFailException, match=said):
             starters.start([first, "gone", last])
         assert starters.runs() == [2, 1, 2]
 
     @pytest.mark.parametrize("with_gone", [False, True])
-    def test_a_retry_starts_what_has_failed_and_joins_the_others(
-        self, starters: Starters, with_gone: bool
-    ) -> None:
+    def test_a_retry_starts_only_what_has_failed(self, starters: Starters, with_gone: bool) -> None:
         starters.control.fail(START, status=400, code="TaskExecuting", after=1)
         store = Store()
         if with_gone:
@@ -575,13 +549,7 @@ class TestSeveral:
     ) -> None:
         unreadable = starters.ids[1]
 
-        def edit(path: str, status: int, body: Any) -> tuple[int, Any]:
-            for record in body["data"] if path.startswith(STATUS) else ():
-                if record["taskId"] == unreadable:
-                    record["status"] = None
-            return status, body
-
-        with proxy(sandbox.url, edit) as url:
+        with proxy(sandbox.url, without_status(unreadable)) as url:
             set_connection(host=url)
             with pytest.raises(WebCollectError, match=rf"^1 of 3 collection tasks failed\. {unreadable}: "):
                 starters.start()
@@ -625,9 +593,7 @@ class TestSeveral:
 
     def test_all_unknown_starts_are_looked_for_together(self, starters: Starters) -> None:
         store, sleeps = Store(), list[None]()
-        operator = WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_ids=[*starters.ids, "gone"]
-        )
+        operator = starters.operator([*starters.ids, "gone"])
         context: Any = {"task_state_store": store, "ti": SimpleNamespace(max_tries=2)}
         for task_id in (*starters.ids, "gone"):
             result = {"collection_task_id": task_id, "started": ["x"], "after": {"executed_times": 1}}

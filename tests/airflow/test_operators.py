@@ -160,9 +160,8 @@ class TestTasksAndGroups:
             number = PythonOperator.partial(task_id="groups", python_callable=lambda text: int(text))
             new = number.expand(op_args=[[str(group)] for group in groups])
             # the results of a mapped task, as an argument
-            WebCollectCopyTasksOperator(
-                task_id="copy_all", collection_task_ids=ids, task_group_ids=new.output
-            )
+            both: Any = {"collection_task_ids": ids, "task_group_ids": new.output}
+            WebCollectCopyTasksOperator(task_id="copy_all", **both)
             copies = WebCollectCopyTaskOperator.partial(task_id="copy").expand(collection_task_id=ids)
             move = WebCollectMoveTaskOperator.partial(task_id="move", task_group_id=groups[0])
             read = WebCollectGetActionsOperator.partial(task_id="read")
@@ -184,22 +183,22 @@ class TestUpdatesOfSeveralTasks:
     PATH = "/task/updateTaskParameters"
 
     @pytest.fixture
-    def updates(self, sandbox: Sandbox) -> list[dict[str, Any]]:
+    def updates(self, sandbox: Sandbox) -> list[Task]:
         """New loop items of two tasks."""
         tasks = [sandbox.control.add_task(loop_items=["old"]) for _ in range(2)]
         return [
             {"collection_task_id": task["task_id"], "loop_items": [loop_of(task, "a", "b")]} for task in tasks
         ]
 
-    def update(self, updates: list[dict[str, Any]], *, tries: int = 1, **how: Any) -> Any:
+    def update(self, updates: list[Task], *, tries: int = 1, **how: Any) -> Any:
         operator = WebCollectUpdateTaskParametersOperator(task_id="update", updates=updates, **how)
         return execute(operator, tries=tries)
 
-    def values(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> list[list[str]]:
+    def values(self, sandbox: Sandbox, updates: list[Task]) -> list[list[str]]:
         ids = [update["collection_task_id"] for update in updates]
         return [sandbox.control.task(id_)["actions"][0]["loop_items"] for id_ in ids]
 
-    def test_each_is_set(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> None:
+    def test_each_is_set(self, sandbox: Sandbox, updates: list[Task]) -> None:
         results = self.update(updates)
         assert [result["loop_items"][0]["count"] for result in results] == [2, 2]
         assert [result["collection_task_id"] for result in results] == [
@@ -207,22 +206,20 @@ class TestUpdatesOfSeveralTasks:
         ]
         assert self.values(sandbox, updates) == [["a", "b"]] * 2
 
-    def test_if_one_fails_the_others_are_set(self, sandbox: Sandbox, updates: list[dict[str, Any]]) -> None:
+    def test_if_one_fails_the_others_are_set(self, sandbox: Sandbox, updates: list[Task]) -> None:
         gone = {**updates[0], "collection_task_id": "gone"}
         with pytest.raises(AirflowFailException, match=r"^1 of 3 collection tasks failed\. gone: "):
             self.update([updates[0], gone, updates[1]])
         assert self.values(sandbox, updates) == [["a", "b"]] * 2
 
-    def test_a_retry_repeats_what_may_be_repeated(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]]
-    ) -> None:
+    def test_a_retry_sets_the_others(self, sandbox: Sandbox, updates: list[Task]) -> None:
         sandbox.control.fail(self.PATH, status=400, code="TaskExecuting", after=1)
         assert len(self.update(updates, tries=2)) == 2
         assert self.values(sandbox, updates) == [["a", "b"]] * 2
 
     @pytest.mark.parametrize("again", [False, True])
     def test_values_are_not_appended_again_unless_asked_for(
-        self, sandbox: Sandbox, updates: list[dict[str, Any]], again: bool
+        self, sandbox: Sandbox, updates: list[Task], again: bool
     ) -> None:
         updates[0]["loop_items"][0]["is_append"] = True
         sandbox.control.fail(self.PATH, status=400, code="TaskExecuting", after=1)
@@ -246,11 +243,8 @@ class TestMeaningOfResults:
             copy("fail")
         with pytest.raises(AirflowSkipException, match=shortfall):
             copy("skip")
-        failed = copy("ignore")["failed_tasks"]
-        assert [(entry["task_id"], bool(entry["reason"])) for entry in failed] == [
-            ("gone", True),
-            ("lost", True),
-        ]
+        failed = {entry["task_id"]: bool(entry["reason"]) for entry in copy("ignore")["failed_tasks"]}
+        assert failed == {"gone": True, "lost": True}
         assert re.search(shortfall, said())
 
     @pytest.mark.parametrize(
@@ -297,9 +291,7 @@ class TestMeaningOfResults:
             (WebCollectDeleteTaskGroupsOperator, "task_group_ids"),
         ],
     )
-    def test_an_unexpected_empty_deletion_fails(
-        self, sandbox: Sandbox, operator: type[Any], name: str
-    ) -> None:
+    def test_an_empty_deletion_is_an_error(self, sandbox: Sandbox, operator: type[Any], name: str) -> None:
         arguments = {"task_id": "delete", name: "{{ params.found }}"}
         with make_dag(render_template_as_native_obj=True):
             strict, easy = operator(**arguments), operator(**{**arguments, "task_id": "e"}, ignore_empty=True)

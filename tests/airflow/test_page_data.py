@@ -58,6 +58,8 @@ DAY = datetime.timedelta(days=1)
 #: What is told of an account.
 PARTS = ("token", "capacity", "tasks", "days")
 EVERYTHING = None
+#: Columns of a task that waits.
+DEFERRED: dict[str, Any] = {"state": "deferred", "start_date": NOW}
 COUNTS = "/cloudextraction/task/stats"
 #: Makes a file of collection tasks that of the deployment.
 Configure = Callable[..., Path]
@@ -79,9 +81,8 @@ def landed_a(**facts: Any) -> dict[str, Any]:
 
 def several(**facts: Any) -> dict[str, Any]:
     """Return what a landing of two sources, `a` and `b`, leaves in an asset event."""
-    return landed(
-        collection_task_ids=["a", "b"], manifests=[f"{folder}/_manifest.json" for folder in "ab"], **facts
-    )
+    manifests = [f"{folder}/_manifest.json" for folder in "ab"]
+    return landed(collection_task_ids=["a", "b"], manifests=manifests, **facts)
 
 
 #: More ids than Airflow stores of an argument.
@@ -265,7 +266,7 @@ class TestLandings:
         events.add_event(extra)
         assert events.read() == []
 
-    def test_of_too_many_series_trouble_comes_first(
+    def test_of_many_series_trouble_comes_first(
         self, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(landings, "MOST_SERIES", most := 6)
@@ -366,9 +367,7 @@ class TestLandings:
         assert events.one()["manifests"] == ["s3://bucket/2/_manifest.json"]
 
     @pytest.mark.parametrize(("silence", "marks"), [(1.9, []), (2.1, ["late"])])
-    def test_a_landing_is_late_after_two_intervals(
-        self, events: Events, silence: float, marks: list[str]
-    ) -> None:
+    def test_it_is_late_after_two_intervals(self, events: Events, silence: float, marks: list[str]) -> None:
         events.add(1, 1, 1, 1, 1, ended=NOW - DAY * silence)
         series = events.one()
         assert (series["usual_seconds"], series["marks"]) == (86_400.0, marks)
@@ -438,9 +437,8 @@ class TestRetiredLandings:
 
     def failing(self, events: Events, **where: Any) -> None:
         """Add a landing whose next run has failed."""
-        events.add_event(
-            landed_a(), NOW - DAY * 2, **{f"source_{name}": value for name, value in where.items()}
-        )
+        source = {f"source_{name}": value for name, value in where.items()}
+        events.add_event(landed_a(), NOW - DAY * 2, **source)
         events.add_run("broken", end_date=NOW - DAY, **where)
         assert (events.marks(), events.one()["retired"]) == (["failed"], None)
 
@@ -503,9 +501,7 @@ class TestRetiredLandings:
         (found,) = events.read(search=events.asset.name)
         assert found["retired"] == told[events.asset.uri]
 
-    def test_overdue_ones_take_no_place_of_others(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_overdue_ones_hide_no_others(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(landings, "MOST_SERIES", 2)
         events.add_dag(is_stale=True)
         for index in range(9):
@@ -696,11 +692,8 @@ class TestActivity:
             assert running["is_near_timeout"] is is_near
 
     def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, events: Events) -> None:
-        columns: dict[str, Any] = {
-            "operator": "WebCollectTaskStatusSensor",
-            "trigger_timeout": NOW + DAY + GRACE,
-        }
-        events.add_run("run", state="deferred", start_date=NOW, **columns)
+        sensor = "WebCollectTaskStatusSensor"
+        events.add_run("run", operator=sensor, trigger_timeout=NOW + DAY + GRACE, **DEFERRED)
         work = read_work(events.dag_id)
         assert [task["timeout_at"] for task in work["running"]] == [(NOW + DAY).isoformat()]
 
@@ -754,16 +747,13 @@ class TestActivity:
     def test_what_airflow_has_cut_or_masked_is_not_known(
         self, events: Events, arguments: dict[str, Any], ids: list[str] | None
     ) -> None:
-        events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
+        events.add_run("run", arguments=stored(arguments), **DEFERRED)
         assert [task["collection_task_ids"] for task in read_work(events.dag_id)["running"]] == [ids]
 
-    def test_a_text_cut_by_a_lower_limit_is_no_id(
-        self, events: Events, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_text_cut_by_a_limit_is_no_id(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AIRFLOW__CORE__MAX_TEMPLATED_FIELD_LENGTH", "100")
-        events.add_run(
-            "run", arguments=stored({"collection_task_ids": IDS}), state="deferred", start_date=NOW
-        )
+        arguments = stored({"collection_task_ids": IDS})
+        events.add_run("run", arguments=arguments, **DEFERRED)
         assert [task["collection_task_ids"] for task in read_work(events.dag_id)["running"]] == [None]
 
     def test_what_is_cut_is_known_by_the_start_in_the_same_group(self, events: Events) -> None:
@@ -781,9 +771,9 @@ class TestActivity:
                 events.add_run("run", task_id=f"{group}.start", map_index=index, result=result, **ended)
         cut = stored({"collection_task_ids": IDS})
         for task_id in ("all.wait", "shops.wait", "others.wait", "wait"):
-            events.add_run("run", arguments=cut, task_id=task_id, state="deferred", start_date=NOW)
+            events.add_run("run", arguments=cut, task_id=task_id, **DEFERRED)
         masked = {"collection_task_id": "Sale ***"}
-        events.add_run("run", task_id="shops.masked", arguments=masked, state="deferred", start_date=NOW)
+        events.add_run("run", task_id="shops.masked", arguments=masked, **DEFERRED)
         work = read_work(events.dag_id)["running"]
         ids = {task["task_id"]: task["collection_task_ids"] for task in work}
         none = dict.fromkeys(("others.wait", "wait", "shops.masked"))
@@ -864,9 +854,7 @@ class TestService:
             assert part["unanswered_since"] is None  # it has not been asked
         assert sandbox.control.requests("/token") == []
 
-    def test_it_is_asked_again_for_old_values(
-        self, view: ServiceView, sandbox: Sandbox, clock: Clock
-    ) -> None:
+    def test_old_values_are_asked_for_again(self, view: ServiceView, sandbox: Sandbox, clock: Clock) -> None:
         def asked() -> tuple[int, int]:
             counts = [len(sandbox.control.requests(path)) for path in (COUNTS, "/taskanalytics/queries")]
             return counts[0], counts[1]
@@ -937,7 +925,7 @@ class TestService:
 
     def test_what_is_no_id_is_not_sent(self, view: ServiceView, sandbox: Sandbox, events: Events) -> None:
         arguments = {"collection_task_ids": IDS, "webcollect_conn_id": "webcollect_default"}
-        events.add_run("run", arguments=stored(arguments), state="deferred", start_date=NOW)
+        events.add_run("run", arguments=stored(arguments), **DEFERRED)
         events.add_event(landed(collection_task_id="{{ conn.other.password }}"))
         events.add_event(landed(collection_task_id=IDS[0]), source_task_id="other")
         view.read(EVERYTHING)
@@ -997,9 +985,7 @@ class TestService:
 class TestNames:
     """Names of collection tasks: those that events and arguments have, and those of the deployment's file."""
 
-    def test_landings_have_the_newest_of_their_events(
-        self, events: Events, configure_tasks: Configure
-    ) -> None:
+    def test_landings_have_those_of_their_events(self, events: Events, configure_tasks: Configure) -> None:
         configure_tasks("- id: b\n  name: not read for landings\n")
         events.add_event(several(collection_task_names=["Before", None]))
         events.add_event(several(collection_task_names=["Prices", None]))
@@ -1051,7 +1037,7 @@ class TestNames:
         sandbox.control.add_task(task, subtasks=3, state="Extracting")
         configure_tasks(f"- id: {task}\n  name: Prices\n")
         arguments = {"collection_task_id": "Prices", "webcollect_conn_id": "webcollect_default"}
-        events.add_run("run", arguments=arguments, state="deferred", start_date=NOW)
+        events.add_run("run", arguments=arguments, **DEFERRED)
         shown = tasks_by_id(view.read(EVERYTHING))
         assert (shown[task]["status"], shown[task]["sub_tasks"]) == ("Extracting", 3)
         assert shown[task]["sub_tasks_done"] in range(4)

@@ -317,9 +317,7 @@ class TestEvidence:
 
 class TestRows:
     @pytest.mark.parametrize("form", [{}, {"file_format": "csv"}, {"file_format": "parquet"}])
-    def test_five_rows_of_the_run_are_shown(
-        self, landing: Landing, events: Events, form: dict[str, str]
-    ) -> None:
+    def test_five_rows_are_shown(self, landing: Landing, events: Events, form: dict[str, str]) -> None:
         reported(landing.destination, landing.task, **GROWING, **form)
         landing.grow(8)
         events.add_event(reported(landing.destination, landing.task, **GROWING, **form), now())

@@ -84,14 +84,11 @@ def test_a_dag_run_needs_one_token_and_leaves_none_readable(
     connected: None, sandbox: Sandbox, task: Task, airflow_home: str
 ) -> None:
     which = {"collection_task_id": task["task_id"]}
-    waits: dict[str, Any] = {
-        "target_states": ["Waiting", "Finished"],
-        "deferrable": True,
-        "poke_interval": 0.1,
-    }
+    waits: dict[str, Any] = {"deferrable": True, "poke_interval": 0.1}
+    states = ("Waiting", "Finished")
     run = run_tasks(
         lambda: WebCollectStartSubTasksOperator(task_id="start", **which),
-        lambda: WebCollectTaskStatusSensor(task_id="wait", **waits, **which),
+        lambda: WebCollectTaskStatusSensor(task_id="wait", target_states=states, **waits, **which),
         lambda: WebCollectMarkExportedOperator(task_id="confirm", **which),
     )
 
@@ -148,9 +145,7 @@ async def test_tokens_learned_on_an_event_loop_are_masked(hook: WebCollectHook, 
             await asyncio.sleep(0.01)
 
 
-def test_deleting_the_variable_uses_the_credential(
-    set_connection: Connect, sandbox: Sandbox, task: Task
-) -> None:
+def test_deleting_it_uses_the_credential(set_connection: Connect, sandbox: Sandbox, task: Task) -> None:
     set_connection(login=sandbox.username, password=sandbox.password, extra={})
 
     def confirm() -> None:
@@ -164,9 +159,7 @@ def test_deleting_the_variable_uses_the_credential(
     assert ['"password"' in request["body"] for request in sandbox.control.requests("/token")] == [True, True]
 
 
-def test_without_variables_no_token_is_spent(
-    connected: None, sandbox: Sandbox, without_variables: None
-) -> None:
+def test_without_variables_none_is_spent(connected: None, sandbox: Sandbox, without_variables: None) -> None:
     with pytest.raises(TokenStoreUnavailable, match="the connection's token cannot be read"):
         WebCollectHook().get_running_counts()
     assert sandbox.control.requests("/token") == []

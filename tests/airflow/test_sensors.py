@@ -158,12 +158,8 @@ class TestPoking:
     def test_two_refusals_end_no_wait_and_hold_no_worker(
         self, finished: Task, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        refusal: dict[str, Any] = {
-            "status": 403,
-            "code": "PermissionDenied",
-            "headers": {"Retry-After": "3600"},
-        }
-        sandbox.control.fail(STATUS_PATHS["task"], times=2, **refusal)
+        soon: dict[str, Any] = {"times": 2, "headers": {"Retry-After": "3600"}}
+        sandbox.control.fail(STATUS_PATHS["task"], status=403, code="PermissionDenied", **soon)
         slept: list[float] = []
         monkeypatch.setattr("time.sleep", slept.append)
 
@@ -184,7 +180,7 @@ class TestPoking:
         with pytest.raises(AirflowFailException):
             execute(sensor("subtask", task))
 
-    def test_only_changes_are_logged(
+    def test_changes_are_logged(
         self, sandbox: Sandbox, endless: Task, after_requests: Any, said: Said
     ) -> None:
         after_requests(5, STATUS_PATHS["subtask"], sandbox.control.advance, 10_000)
@@ -344,9 +340,8 @@ class TestTheRunBefore:
         return sandbox.control.add_task(lots=[10], rows=20)
 
     def start(self, task: Task, **arguments: Any) -> WebCollectStartSubTasksOperator:
-        return WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_id=task["task_id"], **arguments
-        )
+        ids = {"task_id": "start", "collection_task_id": task["task_id"]}
+        return WebCollectStartSubTasksOperator(**ids, **arguments)
 
     @pytest.mark.parametrize("service", SERVICES)
     def test_a_start_ends_with_its_own_run(self, ran_once: Task, sandbox: Sandbox) -> None:
@@ -419,11 +414,10 @@ def test_a_task_that_nothing_has_started_is_not_waited_for(
 ) -> None:
     """As one that was added to the file between the start and the wait of a task group."""
     with make_dag() as dag:
-        start = WebCollectStartSubTasksOperator.partial(task_id="start").expand(
-            collection_task_id=[finished["task_id"]]
-        )
+        start = WebCollectStartSubTasksOperator.partial(task_id="start")
+        started = start.expand(collection_task_id=[finished["task_id"]])
         ids = [finished["task_id"], stopped["task_id"]]
-        sensor("task", None, collection_task_ids=ids, after=start.output, **MODES[mode])
+        sensor("task", None, collection_task_ids=ids, after=started.output, **MODES[mode])
     run = run_dag(dag)
 
     assert run.states == {"start[0]": "success", "wait": "success"}

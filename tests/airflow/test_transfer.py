@@ -71,16 +71,15 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox, destination: s
         assert landed(f"{destination}/20260103") == sandbox.control.true_rows("20260103")
 
 
-def test_it_can_be_mapped_and_the_manifest_names_the_run(sandbox: Sandbox, tmp_path: Path) -> None:
-    tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+def test_it_can_be_mapped_and_the_manifest_names_the_run(two_ids: list[str], tmp_path: Path) -> None:
     run = run_tasks(
         lambda: WebCollectToObjectStorageOperator.partial(task_id="land").expand_kwargs(
-            [{"collection_task_id": task, "destination": f"file://{tmp_path}/{task}"} for task in tasks]
+            [{"collection_task_id": task, "destination": f"file://{tmp_path}/{task}"} for task in two_ids]
         )
     )
 
     assert [run.xcoms[f"land[{index}]"]["rows"] for index in range(2)] == [5, 7]
-    named = manifest(f"file://{tmp_path}/{tasks[1]}")["run"]
+    named = manifest(f"file://{tmp_path}/{two_ids[1]}")["run"]
     assert (named["task_id"], named["run_id"], named["map_index"]) == ("land", run.run_id, 1)
 
 
@@ -112,17 +111,16 @@ def test_the_format_of_a_table_may_be_a_template(landing: Landing, native: bool)
 
 
 class TestManySources:
-    def test_each_has_a_folder_of_its_own(self, landing: Landing, tmp_path: Path) -> None:
-        others = [landing.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    def test_each_has_a_folder_of_its_own(self, landing: Landing, tmp_path: Path, two_ids: list[str]) -> None:
         own = f"file://{tmp_path}/elsewhere"
         batch = {"collection_task_id": landing.task_id, "lotno": "000002"}
-        elsewhere = {"collection_task_id": others[1], "destination": own}
-        summary = transfer(landing.destination, sources=[batch, others[0], elsewhere])
+        elsewhere = {"collection_task_id": two_ids[1], "destination": own}
+        summary = transfer(landing.destination, sources=[batch, two_ids[0], elsewhere])
 
-        folders = [f"{landing.destination}/{name}" for name in (f"{landing.task_id}/000002", others[0])]
+        folders = [f"{landing.destination}/{name}" for name in (f"{landing.task_id}/000002", two_ids[0])]
         assert [source["destination"] for source in summary["sources"]] == [*folders, own]
         assert (summary["rows"], summary["parts"]) == (162, 3)
-        truth = [landing.truth("000002"), *map(landing.control.true_rows, others)]
+        truth = [landing.truth("000002"), *map(landing.control.true_rows, two_ids)]
         assert [landed(folder) for folder in (*folders, own)] == truth
 
     def test_only_one_that_fails_is_retried(self, sandbox: Sandbox, destination: str) -> None:
@@ -172,9 +170,7 @@ class TestWhichMode:
         assert landing.transfer(**options)["rows"] == 30
 
     @pytest.mark.parametrize(("name", "value"), [("skip_if_nothing_new", True), ("on_reset", "append")])
-    def test_options_that_no_batch_has_fail_before_any_request(
-        self, landing: Landing, name: str, value: object
-    ) -> None:
+    def test_wrong_options_of_a_batch_send_nothing(self, landing: Landing, name: str, value: object) -> None:
         with pytest.raises(AirflowFailException, match=rf"`{name}`.*not the default of a batch"):
             landing.transfer(**{"lotno": "{{ '000002' }}", **GROWING, name: value})
         assert landing.control.requests() == []

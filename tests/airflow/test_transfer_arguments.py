@@ -36,9 +36,7 @@ STARTS: list[Any] = [pytest.param("@daily", {}, id="scheduled")]
 if AIRFLOW_V_3_0_PLUS:
     # as a person's or an asset's event does
     STARTS.append(pytest.param(None, {"logical_date": None}, id="without a logical date"))
-needs_partitions = pytest.mark.skipif(
-    not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on"
-)
+needs_partitions = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="it has no partitions of assets")
 
 
 @pytest.mark.skipif(AIRFLOW_V_3_0_PLUS, reason="it takes lists from an alias")
@@ -84,9 +82,7 @@ class TestAssetPartition:
 
     @needs_partitions
     @pytest.mark.parametrize("rendered", ["", " ", "x" * 251])
-    def test_a_wrong_key_fails_before_requests(
-        self, sandbox: Sandbox, destination: str, rendered: str
-    ) -> None:
+    def test_a_wrong_key_sends_nothing(self, sandbox: Sandbox, destination: str, rendered: str) -> None:
         with pytest.raises(AirflowFailException, match="`asset_partition"):
             transfer(destination, {"task_id": "t"}, asset_partition=f"{{{{ '{rendered}' }}}}")
         assert sandbox.control.requests() == []
@@ -142,10 +138,8 @@ def test_each_source_lands_with_its_own_options(sandbox: Sandbox, destination: s
     result = execute(make_transfer(destination, sources=sources, mode="incremental"))
     formats = [read_landing(f"{destination}/{task}").manifest.format for task in tasks]
     assert formats == ["jsonl", "parquet"]
-    assert [facts.get("changes") for facts in result["sources"]] == [
-        None,
-        {"new": 2, "changed": 0, "gone": 0},
-    ]
+    changes = [facts.get("changes") for facts in result["sources"]]
+    assert changes == [None, {"new": 2, "changed": 0, "gone": 0}]
     assert read_landing(f"{destination}/{tasks[1]}").to_arrow()["price"].to_pylist() == [3.5, 3.5]
 
 

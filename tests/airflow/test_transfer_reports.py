@@ -167,13 +167,12 @@ class TestAssetEvents:
             operator = make_transfer(destination, {"task_id": "t"}, **given)
         assert operator.outlets == [*map(Asset, uris)]
 
-    def test_those_of_many_sources_stay_small(self, sandbox: Sandbox, destination: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
-        told = reported(destination, sources=tasks)
+    def test_those_of_many_sources_stay_small(self, two_ids: list[str], destination: str) -> None:
+        told = reported(destination, sources=two_ids)
 
         typed = LandingEvent.of(told)
         assert typed is not None
-        assert (typed.tasks(), typed.all_manifests()) == (tasks, told["manifests"])
+        assert (typed.tasks(), typed.all_manifests()) == (two_ids, told["manifests"])
         assert isinstance(told.pop("duration"), float)
         assert [filled["price"] for filled in told.pop("source_filled")] == [1, 1]
         assert told == {
@@ -184,16 +183,16 @@ class TestAssetEvents:
             "source_waiting": [[], []],
             "webcollect_conn_id": "webcollect_default",
             "object_storage_conn_id": None,
-            "collection_task_ids": tasks,
+            "collection_task_ids": two_ids,
             "collection_task_names": [None, None],
             "destination": destination,
-            "manifests": [f"{destination}/{task}/_manifest.json" for task in tasks],
+            "manifests": [f"{destination}/{task}/_manifest.json" for task in two_ids],
             "source_rows": [5, 7],
             "source_usual_rows": [None, None],
             "usual_rows": None,
             "source_commits": [1, 1],
             "rows": 12,
-            "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks),
+            "bytes": sum(manifest(f"{destination}/{task}")["bytes"] for task in two_ids),
             "parts": 2,
         }
 
@@ -212,11 +211,10 @@ class TestAssetEvents:
         assert event.all_manifests() == [f"{destination}/table"]
         assert read_landing(event.all_manifests()[0]).manifest.rows == 400
 
-    def test_the_asset_of_a_folder_gets_its_event(self, sandbox: Sandbox, destination: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    def test_the_asset_of_a_folder_gets_its_event(self, two_ids: list[str], destination: str) -> None:
         own = f"{destination}/elsewhere"
-        sources = [{"collection_task_id": tasks[0], "destination": own}, tasks[1]]
-        folders = [own, f"{destination}/{tasks[1]}"]
+        sources = [{"collection_task_id": two_ids[0], "destination": own}, two_ids[1]]
+        folders = [own, f"{destination}/{two_ids[1]}"]
         events = {Asset(uri): SimpleNamespace(extra={}) for uri in (*folders, destination)}
         summary = execute(
             make_transfer(destination, sources=sources, outlets=[*events], **GROWING), outlet_events=events
@@ -226,7 +224,7 @@ class TestAssetEvents:
         connections = {"webcollect_conn_id": "webcollect_default", "object_storage_conn_id": None}
         assert of_each == [{**connections, **landed} for landed in summary["sources"]]
         assert [source["destination"] for source in of_each] == folders
-        assert of_all["collection_task_ids"] == tasks
+        assert of_all["collection_task_ids"] == two_ids
 
 
 @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="Airflow has partitions of assets from 3.3 on")
@@ -256,10 +254,9 @@ class TestAssetPartition:
         assert event is not None
         assert event.rows == 400
 
-    def test_each_outlet_gets_one_event_for_all(self, sandbox: Sandbox, destination: str) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    def test_each_outlet_gets_one_event_for_all(self, two_ids: list[str], destination: str) -> None:
         outlets = [Asset(f"{destination}-{name}") for name in "ab"]
-        run = land(destination, sources=tasks, outlets=outlets, asset_partition="2026-01-01")
+        run = land(destination, sources=two_ids, outlets=outlets, asset_partition="2026-01-01")
         assert self.stored_keys(run) == ["2026-01-01"] * 2
 
 
@@ -290,11 +287,10 @@ class TestCounts:
         assert counted()["webcollect.landing.bytes"] == landing.manifest()["bytes"]
 
     def test_sources_that_landed_are_counted_though_another_failed(
-        self, sandbox: Sandbox, destination: str, counted: Counted, said: Said
+        self, two_ids: list[str], destination: str, counted: Counted, said: Said
     ) -> None:
-        good = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
         with pytest.raises(AirflowFailException):
-            transfer(destination, sources=[good[0], "no-such-task", good[1]], max_concurrency=1)
+            transfer(destination, sources=[two_ids[0], "no-such-task", two_ids[1]], max_concurrency=1)
         assert (counted()["webcollect.landing.rows"], counted()["webcollect.landing.pages"]) == (12, 2)
         log = said()
         assert re.findall(r"rows now \((\d of \d)\)", log) == ["1 of 3", "3 of 3"]
@@ -319,16 +315,13 @@ class TestProgressOfManySources:
         size = sum(manifest(f"{destination}/{task}")["bytes"] for task in tasks)
         assert "3 sources: 60 new rows in 6 parts, " in first
         assert "bytes; 0 had nothing new, 0 did not land" in first
-        sums = re.search(
-            r"3 sources: 5 new rows in 1 part, (\d+) bytes; 2 had nothing new, 0 did not", second
-        )
+        sums = re.search(r"3 sources: 5 new rows in 1 part, (\d+) bytes; 2 had nothing new, 0 did", second)
         assert sums
         assert re.search(rf"60 new rows in 6 parts, {size - int(sums[1])} bytes; ", first)
 
-    def test_quarantined_rows_are_new_rows(self, sandbox: Sandbox, destination: str, said: Said) -> None:
-        tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (5, 7)]
+    def test_quarantined_rows_are_new_rows(self, two_ids: list[str], destination: str, said: Said) -> None:
         checks: dict[str, Any] = {"checks": {"rows": {"min": 6}}, "on_failed_checks": "quarantine"}
-        transfer(destination, sources=tasks, **checks, **GROWING)
+        transfer(destination, sources=two_ids, **checks, **GROWING)
         assert re.search(r"2 sources: 7 new rows in 1 part, \d+ bytes; 0 had nothing new, 0 did not", said())
 
     def test_a_single_landing_has_no_such_lines(self, landing: Landing, said: Said) -> None:

@@ -172,7 +172,6 @@ def test_the_operators_on_landings_use_the_connection(source: Task, folder: str)
 
 
 def test_commands_of_a_failed_check_name_the_connection(source: Task, folder: str) -> None:
-    with pytest.raises(
-        AirflowFailException, match=rf"webcollect landing accept s3://storage@{folder} --commit 1`"
-    ):
+    command = f"webcollect landing accept s3://storage@{folder} --commit 1`"
+    with pytest.raises(AirflowFailException, match=command):
         transfer(f"s3://{folder}", source, object_storage_conn_id="storage", checks={"rows": {"min": 500}})

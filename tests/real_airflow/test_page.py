@@ -470,9 +470,7 @@ class TestDetails:
         assert dialog.locator("[data-sample]").count() == 0
         dialog.get_by_role("button", name="Close").click()
 
-    def test_an_unreachable_landing_has_a_command(
-        self, page: Page, view: Locator, airflow: RealAirflow
-    ) -> None:
+    def test_a_landing_out_of_reach_is_told(self, page: Page, view: Locator, airflow: RealAirflow) -> None:
         offers = (airflow.home / "offers").as_uri()
         fail(page, "**/waiting?*", 502, f"{offers} cannot be read")
         quarantined(view).get_by_role("button", name="Accept … the rows of commit 30").click()
