@@ -243,7 +243,7 @@ def columns_of(view: Locator, dag_id: str) -> Locator:
 def quarantined(view: Locator) -> Locator:
     """Return what is said of quarantined rows, of which the newest are of commit 30."""
     item = view.locator("[data-attention=quarantined]")
-    item.get_by_text(re.compile("rows of 2 runs were quarantined, .* elsewhere is not known")).wait_for()
+    item.get_by_text(re.compile("rows of 2 runs were quarantined, .* elsewhere since")).wait_for()
     return item
 
 
