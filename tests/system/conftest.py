@@ -134,7 +134,7 @@ def cluster(folder: Path, pytestconfig: pytest.Config) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def start_service(cluster: Cluster, folder: Path) -> Iterator[Callable[..., Service]]:
+def start_service(cluster: Cluster, folder: Path) -> Iterator[StartService]:
     """Starts a sandbox with its connection.
 
     :param name: the connection's id.

@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_webcollect.landing import MANIFEST
@@ -17,7 +17,7 @@ from demo.airflow_api import FINAL_RUN_STATES, TaskInstance
 from tests.interruption import PATIENCE
 from tests.landing.conftest import Folder
 from tests.system.cluster import WORKERS, Cluster
-from tests.system.conftest import S3, Service
+from tests.system.conftest import S3, Say, Service, StartService
 
 PIPELINES, PIPELINES_OF_A_RUN = 200, 10
 #: Seconds that a run of a collection task takes, and for which the service still shows the end of the run
@@ -149,7 +149,7 @@ class SourcesRun:
 
 
 def test_200_tasks_are_started_waited_for_landed_and_marked(
-    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, s3: S3, seen: Say
 ) -> None:
     # at first the service shows the run before as Finished
     service = start_service("pipelines", wait_seconds=0, run_seconds=RUN_SECONDS, stale_seconds=STALE_SECONDS)
@@ -190,7 +190,7 @@ def test_200_tasks_are_started_waited_for_landed_and_marked(
 
 
 def test_workers_are_killed_three_times_while_they_land(
-    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, s3: S3, seen: Say
 ) -> None:
     chance = random.Random(SEED)
     landings = make_sources(start_service("killed", latency=0.5), s3, 30_000)
@@ -219,7 +219,7 @@ def test_workers_are_killed_three_times_while_they_land(
 
 
 def test_a_suspended_worker_changes_nothing_after_a_takeover(
-    cluster: Cluster, start_service: Callable[..., Service], s3: S3, seen: Callable[[str], None]
+    cluster: Cluster, start_service: StartService, s3: S3, seen: Say
 ) -> None:
     chance = random.Random(SEED)
     landings = make_sources(start_service("suspended", latency=0.5), s3, 15_000)
