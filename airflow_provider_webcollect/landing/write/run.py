@@ -245,8 +245,8 @@ class _Landing:
             log.warning(message, rows, job.called, apart.commit, checks, _ways(job, apart))
         new = commit.parts if commit.replaces and commit.parts else (*self._own_parts, *commit.parts)
         landed = Landed(state, new=new, committed=commit.parts, checks=outcomes, missing_inputs=self._missing)
-        staging.end()
         job.observer.on_commit(landed)
+        staging.end()
         landed = dataclasses.replace(landed, manifest=self._published(state, draft, scan))
         if raises:
             raise _quarantined(job, state.set_apart[-1])
