@@ -14,6 +14,7 @@ import msgspec
 import pendulum
 import pytest
 import time_machine
+from msgspec.structs import replace
 
 from airflow_provider_webcollect.landing.cleaning import clean
 from airflow_provider_webcollect.landing.errors import DestinationTaken, RowsMissing, SourceReset
@@ -91,7 +92,7 @@ class TestGrowth:
         self, landing: Landed, folder: Folder, file_format: FormatName
     ) -> None:
         pages = widening()
-        seen = [msgspec.structs.replace(page, total=6, rest_total=6 - page.offset) for page in pages[:3]]
+        seen = [replace(page, total=6, rest_total=6 - page.offset) for page in pages[:3]]
         options: dict[str, Any] = {"file_format": make_format(file_format), "mode": "incremental"}
         first = landing("t", fetch=listed(seen), **options)
         old = folder.rows()
@@ -157,17 +158,14 @@ class TestReset:
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     def test_the_same_rows_laid_out_in_another_way_are_the_same(self, task: Task, size: int) -> None:
-        def laid_out_anew(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for page in pages:
-                rows = [
-                    json.dumps(dict(reversed(row.items())), separators=(" , ", " : "))
-                    for row in page.records()
-                ]
-                yield msgspec.structs.replace(page, rows=[msgspec.Raw(row.encode()) for row in rows])
+        def laid_out_anew(page: DataPage) -> DataPage:
+            rows = [dict(reversed(row.items())) for row in page.records()]
+            texts = [json.dumps(row, separators=(" , ", " : ")).encode() for row in rows]
+            return replace(page, rows=[*map(msgspec.Raw, texts)])
 
         task.land()
         task.grow(50)
-        manifest = task.land(run=OTHER_RUN, read=laid_out_anew, size=size)
+        manifest = task.land(run=OTHER_RUN, read=functools.partial(map, laid_out_anew), size=size)
         assert rows_of_last_run(manifest) == 50
         assert task.folder.rows() == task.rows()
 
@@ -180,12 +178,11 @@ class TestReset:
         task.grow(30)
         skewed = iter([True] * (copy.COUNT_READS - 1))
 
-        def counted_twice(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for page in pages:
-                counts = {"total": page.total + total, "rest_total": page.rest_total + rest}
-                yield msgspec.structs.replace(page, **counts) if next(skewed, False) else page
+        def counted_twice(page: DataPage) -> DataPage:
+            counts = {"total": page.total + total, "rest_total": page.rest_total + rest}
+            return replace(page, **counts) if next(skewed, False) else page
 
-        manifest = task.land(run=OTHER_RUN, on_reset=on_reset, read=counted_twice)
+        manifest = task.land(run=OTHER_RUN, on_reset=on_reset, read=functools.partial(map, counted_twice))
         assert rows_of_last_run(manifest) == 30
         assert task.folder.rows() == task.rows()
 
@@ -193,11 +190,8 @@ class TestReset:
         task.land()
         task.control.clear_requests()
 
-        def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            # rows have come in before those that were landed last
-            for page in pages:
-                yield msgspec.structs.replace(page, total=page.total + 5)
-
+        # rows have come in before those that were landed last
+        more = functools.partial(map, lambda page: replace(page, total=page.total + 5))
         with pytest.raises(SourceReset, match="305 rows now, and 300 have landed"):
             task.land(run=OTHER_RUN, read=more)
         assert len(task.offsets()) == copy.COUNT_READS
@@ -328,11 +322,7 @@ class TestMark:
         with pytest.raises(ConnectionError):
             task.land(mark=unreachable)
         waited: list[float] = []
-
-        def more(pages: Iterator[DataPage]) -> Iterator[DataPage]:
-            for page in pages:
-                yield msgspec.structs.replace(page, total=page.total + 5 * len(waited))
-
+        more = functools.partial(map, lambda page: replace(page, total=page.total + 5 * len(waited)))
         with pytest.raises(RowsMissing, match="announced 305 rows, and 300 came"):
             task.land(mark=unexpected, late_rows_delay=15.0, sleep=waited.append, read=more)
         assert task.folder.manifest()["exported_at"] is None
@@ -452,7 +442,7 @@ class Refilled:
     def land(self, run: str, on_reset: str = "append", **options: Any) -> Manifest:
         """Land them, each page as a part."""
         self.asked.clear()
-        named = msgspec.structs.replace(RUN, run_id=run)
+        named = replace(RUN, run_id=run)
         return self._runs.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
 
     def _page(self, offset: int) -> DataPage:

@@ -368,9 +368,7 @@ class TestS3:
         return Folder(through.fs, through.new_folder())
 
     @pytest.mark.parametrize(("before", "lost"), [(1, 1), (0, 1), (0, 2)])
-    def test_a_commit_whose_answer_gets_lost_counts(
-        self, folder: Folder, relay: Relay, before: int, lost: int
-    ) -> None:
+    def test_an_unanswered_commit_counts(self, folder: Folder, relay: Relay, before: int, lost: int) -> None:
         for number in range(before):
             commit(folder, number + 1)
         relay.lose = ["PUT"] * lost
