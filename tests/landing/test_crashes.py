@@ -53,7 +53,7 @@ class Victim:
         self.folder = Folder.new(storage)
         self.is_table = table_format is not None
         self.kills = 0
-        self.order = {
+        self.order: dict[str, Any] = {
             "url": sandbox.url,
             "token": sandbox.access_token,
             "kind": storage.kind,

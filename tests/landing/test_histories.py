@@ -628,13 +628,11 @@ def test_each_row_is_landed_or_waits_or_was_discarded_once(tmp_path: Path, kind:
     every, by_day = COUNTS[kind]
     numbers = histories(kind, every, by_day=by_day)
     for number, harm in zip(numbers, harms(tmp_path, kind, numbers), strict=True):
-        assert not harm, f"history {number} of a {kind}"
+        assert not harm, f"WEBCOLLECT_HISTORY={number}"
 
 
 @pytest.mark.parametrize(("kind", "seeds"), UNCONDITIONAL.items())
-def test_harm_is_found_where_a_commit_is_created_though_it_is_there(
-    tmp_path: Path, kind: str, seeds: list[int]
-) -> None:
+def test_without_conditional_create_rows_are_lost(tmp_path: Path, kind: str, seeds: list[int]) -> None:
     seeds = [*seeds, *range(HARMED)]
     harmed = harms(tmp_path, kind, seeds, unconditional=True)
     assert any(not harm.keys().isdisjoint(LOSSES) for harm in harmed)

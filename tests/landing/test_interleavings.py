@@ -179,9 +179,14 @@ def landing_of(kind: str, run: str) -> Callable[[Destination], Landed]:
             # it covers all rows of the source
             assert Folder(folder.fs, folder.root).committed_rows() == true_rows(ALL)
 
-        return run_job(job(Rows(ALL), folder, **options, mark=mark if marks else None))
+        return land_all(folder, **options, mark=mark if marks else None)
 
     return land
+
+
+def land_all(folder: Destination, run: str, **options: Any) -> Landed:
+    """Land all rows."""
+    return run_job(job(Rows(ALL), folder, run, **options))
 
 
 PAIRS = list(itertools.product(KINDS, repeat=2))
@@ -241,7 +246,7 @@ def names(parts: Iterable[Part]) -> list[str]:
 class TestRunsThatMeet:
     """What runs say that they have landed, whatever has landed between their attempts."""
 
-    def test_one_of_two_has_read_in_vain_and_the_log_says_what_spares_it(
+    def test_the_log_says_how_to_avoid_reading_in_vain(
         self, folder: Folder, caplog: pytest.LogCaptureFixture
     ) -> None:
         late = Held(landing_of("next", "r1"), folder.destination, ("create", "00000001.json"))
@@ -253,7 +258,7 @@ class TestRunsThatMeet:
         assert "Another landing has committed to" in caplog.text
         assert "`max_active_runs=1`" in caplog.text
 
-    def test_a_landing_that_others_overtake_again_and_again_gives_up_for_now(self, folder: Folder) -> None:
+    def test_a_landing_that_is_always_overtaken_fails_for_now(self, folder: Folder) -> None:
         rows, others = Rows(PAGE), itertools.count(1)
 
         def overtake(operation: str, path: str) -> None:
@@ -277,7 +282,7 @@ class TestRunsThatMeet:
         retry = run_job(job(Rows(count), folder.destination, "r1", **options))
         assert (sum(part.rows for part in retry.new), retry.committed) == (ALL, ())
 
-    def test_a_page_read_ahead_is_forgotten_once_another_run_has_landed(self, folder: Folder) -> None:
+    def test_pages_read_ahead_are_dropped_after_another_commit(self, folder: Folder) -> None:
         rows, ahead = Rows(HALF + 2), dict[int, DataPage]()
 
         def land(place: Destination) -> Landed:
@@ -299,17 +304,17 @@ class TestRunsThatMeet:
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
     @pytest.mark.parametrize("options", [{}, {"mark": lambda: None}], ids=["", "marks"])
-    def test_rows_count_once_whenever_a_retry_meets_its_first_attempt(
+    def test_a_retry_beside_its_first_attempt_counts_rows_once(
         self, tmp_path: Path, options: dict[str, Any], kill: bool
     ) -> None:
         for operation in itertools.count(1):
             committed: list[Landed] = []
-            make = functools.partial(job, Rows(ALL), run="r1", on_commit=committed.append, **options)
+            own = {**options, "on_commit": committed.append}
             destination = Folder.new(local(tmp_path)).destination
-            held = Held(lambda folder, make=make: run_job(make(folder)), destination, operation)
+            held = Held(functools.partial(land_all, run="r1", **own), destination, operation)
             if not held.met:
                 break
-            landed = run_job(make(destination))
+            landed = land_all(destination, "r1", **own)
             held.end(kill=kill)
             assert names(landed.new) == names(landed.manifest.parts)
             counted = sum(part.rows for landed in committed for part in landed.committed)
@@ -366,7 +371,7 @@ BEFORE: dict[str, tuple[str, str] | None] = {
 
 
 @pytest.mark.parametrize("before", BEFORE)
-def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attempt_does(
+def test_a_stopped_landing_commits_nothing_and_its_retry_lands(
     land: Landing, sandbox: Sandbox, tmp_path: Path, before: str
 ) -> None:
     ends = []
@@ -396,7 +401,7 @@ def test_a_landing_that_is_stopped_commits_and_marks_nothing_and_the_next_attemp
     assert kinds == [Stopped, Landed]
 
 
-def test_a_landing_that_is_stopped_right_before_its_commit_makes_none(land: Landing, folder: Folder) -> None:
+def test_a_landing_stopped_right_before_its_commit_makes_none(land: Landing, folder: Folder) -> None:
     stop, checks = Stop(), make_checks({"rows": {"min": 1}}, make_format())
     with pytest.raises(Stopped):
         land(folder.destination, stop, mark=None, checks=checks, on_checks=lambda outcomes: stop.set())

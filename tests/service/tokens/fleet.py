@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from airflow_provider_webcollect.service.settings import ClientTiming, Credentia
 from airflow_provider_webcollect.service.tokens import FileTokenStore, Register, StoredToken
 from tests.interruption import PATIENCE
 from tests.service.tokens.cases import CALL
+from tests.simulation.forks import die
 
 #: Starts processes as forks of one that has already imported what they need.
 FORKS = multiprocessing.get_context("forkserver")
@@ -40,7 +40,7 @@ class DeadlyTokenStore(SlowFileTokenStore):
 
     def write(self, register: Register, text: str) -> None:
         if register is Register.TOKEN:
-            os._exit(9)
+            die()
         super().write(register, text)
 
 
@@ -82,8 +82,8 @@ def _begin(url: str, refresh_token: str, store: FileTokenStore, together: thread
     _own.update(client=client, together=together)
 
 
-def _begin_and_call(*account: Any) -> None:
-    _begin(*account, threading.Barrier(1))
+def _begin_and_call(url: str, refresh_token: str, store: FileTokenStore) -> None:
+    _begin(url, refresh_token, store, threading.Barrier(1))
     _call()
 
 

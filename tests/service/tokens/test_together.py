@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import math
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -198,7 +199,7 @@ def test_processes_of_two_hosts_renew_each_token_once(sandbox: Sandbox, tmp_path
 
 def test_a_process_that_dies_before_storing_is_explained(account: Account, tmp_path: Path) -> None:
     store_expired(account.sandbox, tmp_path / "token")
-    assert exit_code_of_one_that_dies(account.sandbox, tmp_path / "token") == 9
+    assert exit_code_of_one_that_dies(account.sandbox, tmp_path / "token") == -signal.SIGKILL
     for _ in range(4):
         with pytest.raises(GrantRejected, match="before the new one was stored") as error:
             account.process(store=SlowFileTokenStore(tmp_path / "token")).send(CALL)

@@ -42,7 +42,7 @@ def test_no_history_loses_or_spends_twice(
             works = all("ok" in process.results for process in world.processes)
             assert works or not was_alive, "the fleet does not work within two calls"
         except AssertionError as error:
-            pytest.fail(f"history {number}: {error}\n" + "\n".join(world.log[-60:]))
+            pytest.fail(f"WEBCOLLECT_HISTORY={number}: {error}\n" + "\n".join(world.log[-60:]))
         finally:
             world.end()
 
@@ -377,14 +377,14 @@ class World(Timeline):
 
     def go_on_with(self, process: Process, running: greenlet) -> None:
         """Let a process run until it waits, unless it was killed meanwhile."""
-        if process.running is running:
+        if process.running == running:
             renewal._unsaved = process.unsaved
             running.switch()
 
     def wait(self, process: Process, seconds: float) -> None:
         """Let other processes go on for some seconds; a process that was killed does not come back."""
         running = getcurrent()
-        if process.running is not running:
+        if process.running != running:
             # the world has ended, and Python clears up: nothing that is done now has an effect
             raise GreenletExit
         self.after(seconds, functools.partial(self.go_on_with, process, running))
