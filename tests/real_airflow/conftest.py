@@ -1,7 +1,7 @@
 """One Airflow for all tests of this folder: its start takes a while, and it ends with the last of them.
 
-The tests of a file bring a sandbox of their own, which ``connect_to`` makes the service behind
-``webcollect_default``, and the DAGs whose files they name by ``DAGS``. By day it runs the main job and shows
+The tests of a file have a sandbox of their own, the service behind ``webcollect_default``, and the DAGs whose
+files they name by ``DAGS``. By day it runs the main job and shows
 the page; all else is for the night.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from airflow_provider_webcollect.sandbox import Sandbox
+from airflow_provider_webcollect.sandbox import Sandbox, Settings
 from demo.real_airflow import RealAirflow
 from tests.spans import Collector, collecting
 
@@ -117,6 +117,15 @@ def connect_to(airflow: RealAirflow) -> Callable[..., None]:
         change(CONN_ID, "webcollect", **fields)
 
     return connect_to
+
+
+@pytest.fixture(scope="module")
+def sandbox(request: pytest.FixtureRequest, connect_to: Callable[..., None]) -> Iterator[Sandbox]:
+    """The service of the tests of a file, which names its SETTINGS."""
+    settings: Settings = request.module.SETTINGS
+    with Sandbox(settings) as sandbox:
+        connect_to(sandbox, **({} if settings.enforce_limits else {"requests_per_second": 0}))
+        yield sandbox
 
 
 @pytest.fixture(scope="package")

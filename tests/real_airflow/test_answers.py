@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +18,10 @@ from demo.real_airflow import RealAirflow
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 
+SETTINGS = Settings(enforce_limits=False, wait_seconds=0.2, run_seconds=0.5, stale_seconds=0, subtasks=2)
 START = "/cloudextraction/subtasks:start"
 #: From Airflow 3.3 on, and before.
 WAITING = ("awaiting_input", "deferred")
-
-
-@pytest.fixture(scope="module")
-def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    settings = Settings(enforce_limits=False, wait_seconds=0.2, run_seconds=0.5, stale_seconds=0, subtasks=2)
-    with Sandbox(settings) as sandbox:
-        connect_to(sandbox, requests_per_second=0)
-        yield sandbox
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,18 +23,10 @@ pytestmark = [
 ]
 
 DAGS = ("shops_of_a_day.py",)
+SETTINGS = Settings(enforce_limits=False)
 SHOPS = ("shop_a", "shop_b", "shop_c")
 WITHOUT_KEY = "shop_without_key"
 FIRST, SECOND = "2026-01-01", "2026-01-02"
-
-
-@pytest.fixture(scope="module")
-def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(enforce_limits=False)) as sandbox:
-        for shop in (*SHOPS, WITHOUT_KEY):
-            sandbox.control.add_task(shop, lots=[30])
-        connect_to(sandbox)
-        yield sandbox
 
 
 def test_it_runs_once_for_each_day(airflow: RealAirflow, sandbox: Sandbox, landing: Path) -> None:
@@ -59,6 +50,8 @@ def test_it_runs_once_for_each_day(airflow: RealAirflow, sandbox: Sandbox, landi
         path = f"dags/whole_day/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
         return Counter(Path(event["uri"]).name for event in airflow.get(path)["asset_events"])
 
+    for shop in (*SHOPS, WITHOUT_KEY):
+        sandbox.control.add_task(shop, lots=[30])
     for consumer in ("whole_day", "each_landing", "plain"):
         airflow.unpause(consumer)
     cleared = land("shop_a", FIRST)

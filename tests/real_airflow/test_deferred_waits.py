@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -15,15 +14,9 @@ from tests.interruption import PATIENCE
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 DAGS = ("waits.py",)
 
+SETTINGS = Settings(enforce_limits=False)
 DAG_ID = "handled"
 STATUS = "/cloudextraction/statuses/v2"
-
-
-@pytest.fixture(scope="module")
-def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(enforce_limits=False)) as sandbox:
-        connect_to(sandbox, requests_per_second=0)
-        yield sandbox
 
 
 def wait_of(airflow: RealAirflow, run_id: str) -> TaskInstance:

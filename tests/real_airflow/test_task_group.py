@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +18,7 @@ from tests.postgresql import PostgreSQL
 
 pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night, pytest.mark.timeout(7200)]
 
+SETTINGS = Settings(enforce_limits=False, speed=60)
 #: Airflow starts a process for each of 900 tasks, and each reads the DAG's file.
 PATIENCE = 3600
 #: Streams, each with a key, types, a check and a table of its own.
@@ -45,22 +45,19 @@ def own_dags(request: pytest.FixtureRequest, dags: Path) -> None:
     shutil.copy(request.path.parent / "dags/many_shops.py", dags)
 
 
-@pytest.fixture(scope="module")
-def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    with Sandbox(Settings(enforce_limits=False, speed=60)) as sandbox:
-        for shop in SHOPS:
-            sandbox.control.add_task(shop, rows=3, lots=[2])
-        for task_id in KILLED:
-            sandbox.control.add_task(task_id, rows=3)
-        for number in STREAMS:
-            # the second row of a key is the later one
-            rows = [
-                {f"sku_{number}": sku, f"price_{number}": f"{number}.{cents}"}
-                for sku, cents in (("a", 10), ("b", 20), ("a", 30))
-            ]
-            sandbox.control.add_task(f"stream_{number}", rows=rows, lots=[2])
-        connect_to(sandbox, requests_per_second=0)
-        yield sandbox
+@pytest.fixture(scope="module", autouse=True)
+def tasks(sandbox: Sandbox) -> None:
+    for shop in SHOPS:
+        sandbox.control.add_task(shop, rows=3, lots=[2])
+    for task_id in KILLED:
+        sandbox.control.add_task(task_id, rows=3)
+    for number in STREAMS:
+        # the second row of a key is the later one
+        rows = [
+            {f"sku_{number}": sku, f"price_{number}": f"{number}.{cents}"}
+            for sku, cents in (("a", 10), ("b", 20), ("a", 30))
+        ]
+        sandbox.control.add_task(f"stream_{number}", rows=rows, lots=[2])
 
 
 @pytest.mark.parametrize("arrangement", ["together", "each"])
