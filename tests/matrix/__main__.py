@@ -15,7 +15,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
 #: What these tests, and those of a person's answers, need of the checkout; not the package.
-NEEDED = ("demo", "example_dags", "tests/real_airflow")
+NEEDED = ("demo", "example_dags", "tests/real_airflow", "tests/spans.py")
 ANSWERS = "tests/real_airflow/test_answers.py"
 FOLDER = Path(".cache/matrix").resolve()
 #: The first Python that an Airflow does not run on, where the range matters.
@@ -79,7 +79,10 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
     # a folder of its own, since pytest would take the settings and the package of the checkout
     shutil.copy(SMOKE, folder)
     for needed in NEEDED:
-        shutil.copytree(ROOT / needed, folder / needed, ignore=shutil.ignore_patterns("__pycache__"))
+        if (ROOT / needed).is_dir():
+            shutil.copytree(ROOT / needed, folder / needed, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(ROOT / needed, folder / needed)
     (folder / "pytest.ini").write_text("[pytest]\n")
     tested = run(interpreter, "-m", "pytest", "-p", "no:cacheprovider", SMOKE.name, ANSWERS, folder=folder)
     failed = re.findall(r"^(?:FAILED|ERROR) \S+::(\w+)", tested.stdout, re.MULTILINE)
