@@ -126,8 +126,10 @@ class Table(Folder):
         return state
 
     def manifest(self) -> Any:
-        state = self.state()
-        return msgspec.to_builtins(msgspec.structs.replace(state, parts=self.log().parts_after(state, 0)))
+        log = self.log()
+        state = log.read()
+        assert state is not None
+        return msgspec.to_builtins(msgspec.structs.replace(state, parts=log.parts_after(state, 0)))
 
     def committed_rows(self) -> Rows:
         """Return the rows of the parts that the commits list."""
