@@ -263,7 +263,7 @@ def test_workflows_run_make_targets_and_pin_actions_by_digest() -> None:
                 assert step["run"].startswith("make "), workflow
 
 
-def test_each_change_is_tested_on_the_oldest_python_and_on_3_13_and_downloads_are_kept(
+def test_each_change_is_tested_on_two_pythons_with_caches(
     project: dict[str, Any],
 ) -> None:
     workflows = ROOT / ".github" / "workflows"
@@ -279,7 +279,7 @@ def test_each_change_is_tested_on_the_oldest_python_and_on_3_13_and_downloads_ar
     assert "cache" not in (workflows / "release.yml").read_text()
 
 
-def test_a_commit_is_checked_by_the_pinned_versions_of_what_make_lint_runs() -> None:
+def test_hooks_before_a_commit_run_what_make_lint_runs() -> None:
     repositories = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     revs = {repo["repo"].rpartition("/")[2]: repo["rev"] for repo in repositories if "rev" in repo}
     lines = pins(ROOT / "constraints" / "airflow-3.3.txt")
@@ -291,7 +291,7 @@ def test_a_commit_is_checked_by_the_pinned_versions_of_what_make_lint_runs() -> 
     assert hooks == {command.replace(" ", "-") for command in commands}
 
 
-def test_a_release_attests_what_it_uploads_in_a_job_that_runs_no_code_of_the_project() -> None:
+def test_a_release_is_attested_by_a_job_without_our_code() -> None:
     jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())["jobs"]
     assert "attest" in jobs["publish"]["needs"]
     assert jobs["attest"]["permissions"] == {"attestations": "write", "id-token": "write"}

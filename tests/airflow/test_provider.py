@@ -94,7 +94,7 @@ def test_airflow_knows_the_connection_type_and_its_hook() -> None:
     assert hook.webcollect_conn_id == "another"
 
 
-def test_both_ends_of_a_transfer_are_integrations_that_a_provider_declares() -> None:
+def test_both_ends_of_a_transfer_are_declared_integrations() -> None:
     from airflow.providers_manager import ProvidersManager
 
     installed = [provider.data for provider in ProvidersManager().providers.values()]
@@ -110,7 +110,7 @@ def test_both_ends_of_a_transfer_are_integrations_that_a_provider_declares() -> 
     }
 
 
-def test_the_plugin_is_loaded_once_where_airflow_also_loads_the_plugins_of_provider_infos() -> None:
+def test_the_plugin_is_loaded_once() -> None:
     # Airflow 3 reports a plugin that it finds a second time as an import error
     environment = {**os.environ, "AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": "False"}
     done = subprocess.run(
