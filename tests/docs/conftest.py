@@ -107,6 +107,8 @@ def run_page(
         os.environ |= {
             "AIRFLOW_CONN_AWS_DEFAULT": s3.as_connection(),
             "HOME": str(tmp_path),
+            # else root has one folder of pipelines for all tests, and finds those of a test that was killed
+            "DLT_DATA_DIR": str(tmp_path / "dlt"),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             # what a page installs is installed already
             "PIP_NO_INDEX": "1",
