@@ -37,7 +37,7 @@ class DestinationTaken(LandingError):
 class LogContended(LandingError):
     """Other landings have committed again and again meanwhile.
 
-    Set ``max_active_runs=1`` for the DAG.
+    Let one landing at a time work there: in a DAG, set ``max_active_runs=1``.
     """
 
 

@@ -71,7 +71,7 @@ class TestRefusal:
             if not call.endpoint.tiers or tier in call.endpoint.tiers:
                 client.send(call)
                 continue
-            with pytest.raises(errors.PermissionDenied, match="Required plan tiers"):
+            with pytest.raises(errors.PermissionDenied, match="Check the account's plan"):
                 client.send(call)
 
     def test_an_app_of_somebody_else_looks_like_a_missing_one(self, client: Client) -> None:
