@@ -232,7 +232,7 @@ class TestStorage:
 def test_logs_control_no_terminal(sandbox: Sandbox, set_connection: SetConnection, tmp_path: Path) -> None:
     set_connection()
     task = sandbox.control.add_task("clear\x1b[2J", lots=[1])["task_id"]
-    command = ("-v", "land", task, tmp_path / "landed", "--conn-id", CONN_ID)
+    command = ("-v", "land", task, tmp_path / "landed", "--conn-id", CONN_ID, "--late-rows-delay", "0")
     printed = [on_terminal(*command)[1] for _ in range(2)]
     assert "clear\ufffd[2J has nothing new for" in printed[1]
     assert "\x1b[2J" not in "".join(printed)
