@@ -46,7 +46,7 @@ class FormatChanged(LandingError):
     names that differ in letter case alone; or the table has rules that nobody would check, such as
     ``NOT NULL``.
 
-    Use the old options, another destination, or ``columns``: those that have landed, others after them.
+    Use the old options, another destination, or ``columns`` that begin with the landed columns.
     """
 
     permanent = True
