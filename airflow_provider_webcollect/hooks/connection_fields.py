@@ -51,7 +51,7 @@ FIELDS = (
     Field(
         "refresh_token",
         "Refresh token",
-        "The one that the service gave last. It works once; the provider keeps its successors itself.",
+        "The latest refresh token. It works once; the provider keeps its successors itself.",
         secret=True,
     ),
     Field(
