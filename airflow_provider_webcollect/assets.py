@@ -110,7 +110,7 @@ def landing_asset(destination: object) -> Asset | None:
 
 
 class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows of a landing that a commit has quarantined, and that wait for a decision.
+    """Rows of a landing that a commit has quarantined.
 
     :ivar commit: its number.
     :ivar dag_id: of the run that has read them, like ``run_id``.
@@ -146,7 +146,7 @@ class LandedSource(NamedTuple):
     :ivar manifest: of its landing.
     :ivar commit: the number of the landing's last commit then; None if it is not known.
     :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
-    :ivar waiting: all rows of its landing that wait for a decision, of this run and of earlier ones.
+    :ivar waiting: all quarantined rows of its landing, of this run and of earlier ones.
     """
 
     collection_task_id: str
@@ -191,7 +191,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         checks.
     :ivar quarantined: the numbers of the commits that have quarantined them; unset if there are several
         sources.
-    :ivar waiting: the rows that wait for a decision in the landing, of this run and of earlier ones, the
+    :ivar waiting: the quarantined rows of the landing, of this run and of earlier ones, the
         newest first: of at most 100 commits, or fewer of each of many sources; unset if there are several.
     :ivar total_rows: all rows of an incremental landing; unset for others.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are

@@ -52,7 +52,7 @@ def clean(
 
     * It removes only files with such names, in the folder itself and in partitions (``key=value``), and no
       commit.
-    * It keeps the parts of the landing, rows that wait for a decision, and what a retry of a run may still
+    * It keeps the parts of the landing, quarantined rows, and what a retry of a run may still
       continue.
     * It keeps what a landing has replaced for the minimum age, for those who are reading it.
     * In a table, it keeps the files of its older versions: those go by the table's own means (``VACUUM``). A

@@ -58,7 +58,7 @@ def read_landing(
     :param raw: whether tables of JSON lines and CSV have the texts, without ``column_types``. Parquet and
         tables are written typed.
     :raises NothingLanded: if there is no commit.
-    :raises NothingToReview: if no rows of the commit ``quarantined`` wait for a decision.
+    :raises NothingToReview: if the commit ``quarantined`` has no quarantined rows.
     :raises DestinationUnreadable: if the manifest or a commit is incomplete, missing, has a newer layout, or
         contradicts itself or others.
     :raises ExtraMissing: if the package for the URL's storage is not installed.

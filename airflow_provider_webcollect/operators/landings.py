@@ -113,7 +113,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
 
 
 class WebCollectAcceptLandingOperator(_LandingOperator):
-    """Accepts or discards rows that wait for a decision, since they have failed their checks.
+    """Accepts or discards quarantined rows: rows that have failed their checks.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
     has seen. Rows with which the landing would have begun again take the place of all others. Discarded rows

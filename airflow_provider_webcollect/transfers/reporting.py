@@ -51,7 +51,7 @@ METRICS = "webcollect.landing"
 #: Above this number, new parts are not listed, nor the columns, or the checks, of all sources together: XComs
 #: and asset events are kept in Airflow's database.
 MAX_LISTED = 1000
-#: Of how many commits of a landing the rows that wait for a decision are listed.
+#: Of how many commits of a landing the quarantined rows are listed.
 MAX_WAITING = 100
 
 
@@ -230,7 +230,7 @@ class LandingReport(Observer):
 
     @property
     def quarantined(self) -> list[SetApart]:
-        """The rows of the run that wait for a decision."""
+        """The quarantined rows of the run."""
         return [apart for apart in self.result.manifest.quarantined if apart.run == self.run]
 
     @property

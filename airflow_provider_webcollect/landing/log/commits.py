@@ -326,7 +326,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def quarantined_rows(self) -> int:
-        """Number of rows that wait for a decision."""
+        """Number of quarantined rows."""
         return sum(part.rows for part in self.quarantined)
 
     @property

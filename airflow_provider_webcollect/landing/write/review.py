@@ -51,7 +51,7 @@ Choice = Literal["accept", "discard"]
 
 
 def in_review(landing: Any) -> tuple[SetApart, ...]:
-    """Return the rows of a landing that wait for a decision, by the commits that have quarantined them.
+    """Return the quarantined rows of a landing, by the commits that have quarantined them.
 
     :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
@@ -62,12 +62,12 @@ def in_review(landing: Any) -> tuple[SetApart, ...]:
 
 
 def waiting(landing: Any, commit: int | None = None) -> SetApart:
-    """Return the rows that a commit has quarantined, if they wait for a decision.
+    """Return the rows that a commit has quarantined, if nobody has decided on them yet.
 
     :param landing: as for :func:`in_review`.
     :param commit: its number; None for the only one.
-    :raises NothingToReview: if they do not wait, or those of several commits do. It says who has decided, if
-        that is known.
+    :raises NothingToReview: if no rows are quarantined, or several commits have quarantined rows. It says who
+        has decided, if that is known.
     :raises DestinationUnreadable: as for :func:`in_review`.
     """
     folder = landing_at(landing)
@@ -77,8 +77,8 @@ def waiting(landing: Any, commit: int | None = None) -> SetApart:
 def accept(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
     """Land quarantined rows as they are, each once, after all others.
 
-    Single rows that the landing cannot hold, since they do not fit the types of its columns or its format, go
-    on waiting; the commit of the decision has quarantined them then.
+    Single rows that the landing cannot hold, since they do not fit the types of its columns or its format,
+    stay quarantined, from then on by the commit of the decision.
 
     Rows with which the landing would have begun again take the place of all that has landed. The export is
     not marked; the next run with ``mark_exported`` marks it.
@@ -89,7 +89,7 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
     :param by: who decides. A second call by the same, about the same run and commit as far as they are named,
         changes nothing, and returns what the first has accepted. Empty for nobody: then each call decides.
     :return: what was accepted.
-    :raises NothingToReview: if no such rows wait for a decision, or those of several commits do.
+    :raises NothingToReview: if no such rows are quarantined, or several commits have quarantined such rows.
     :raises PartsMissing: if a file of these rows is missing or damaged; nothing is committed then.
     :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
     :raises UnreadableRow: if the landing can hold none of the rows; nothing is committed then.
