@@ -76,7 +76,7 @@ coverage: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # what most of `make test
 test-2.11: SUITE = tests/airflow tests/real_airflow tests/test_packaging.py \
 	$(patsubst %,tests/cli/test_%.py,access_tokens airflow_connections imports interrupts_and_outputs land tasks) \
 	tests/landing/test_formats_landed.py tests/service/test_endpoints.py
-test-2.11: $(READY_2_11) ## those of what knows Airflow, on 2.11 (Python 3.11 or 3.12)
+test-2.11: $(READY_2_11) ## the tests that use Airflow, on 2.11 (Python 3.11 or 3.12)
 	.venv-2.11/bin/python -m pytest $(PYTEST_ARGS)
 
 test-system test-safeguards: export WEBCOLLECT_SERVERS = $(dir $(SERVERS))

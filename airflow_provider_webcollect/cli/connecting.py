@@ -149,7 +149,7 @@ names_option = click.option(
     callback=lambda context, _, path: context.meta.update({TASKS_FILE: path}),
     expose_value=False,
     is_eager=True,  # it is known before a name is looked up
-    help="The file with the names of collection tasks; by default that of Airflow.",
+    help="The file with the names of collection tasks; by default Airflow's file.",
 )
 
 

@@ -43,7 +43,7 @@ _GIVE_IDS = "Without discovery, give the ids of tasks: webcollect init --id ID"
     "task_ids",
     metavar="ID",
     multiple=True,
-    help="Write this task, in place of those that ran; may be repeated. Nothing is sent.",
+    help="Write this task, in place of the tasks that ran; may be repeated. Nothing is sent.",
 )
 @click.option(
     "--destination",

@@ -540,7 +540,7 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, raw: 
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
-    city". The rows must fit into memory, except those of a table of Delta Lake, which are read as needed.
+    city". The rows must fit into memory, except rows of a table of Delta Lake, which are read as needed.
     """
     arguments.encodable("query", query)
     landed = read_landing(open_location(location), raw=raw)

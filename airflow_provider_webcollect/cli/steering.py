@@ -169,7 +169,7 @@ def _deletion(ids: Sequence[object], what: str) -> str:
 def subtasks(task_ids: list[str], output: str, **where: Any) -> None:
     """Show the sub-tasks of tasks and their states.
 
-    They are those of each task's latest batch. `-` as TASK: the ids on standard input, one a line.
+    They belong to each task's latest batch. `-` as TASK: the ids on standard input, one a line.
     """
     with connect(**where).client() as client:
         batches = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
@@ -348,7 +348,7 @@ def set_loop(
 ) -> None:
     """Set the values of a loop step.
 
-    They replace those that are there, after a question; with --append they are added. `webcollect task
+    They replace the present values, after a question; with --append they are added. `webcollect task
     actions` shows the steps.
 
     If no response to --append comes, the values may have been added nevertheless: look before you repeat the
@@ -395,7 +395,7 @@ def set_params(
 @_yes_option
 @_sending_options
 def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
-    """Replace a task's URLs by those of a file.
+    """Replace a task's URLs with the URLs of a file.
 
     FILE has one http(s) URL on each line, and is checked before anything is sent; - is standard input.
     """
@@ -421,8 +421,8 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
 def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **where: Any) -> int:
     """Start the sub-tasks of a task, and show which.
 
-    Those that are waiting or running are not started again; with an API key alone, which cannot ask for
-    their states, all of --subtask are.
+    Sub-tasks that wait or run are not started again; with an API key alone, which cannot read their states,
+    all sub-tasks named by --subtask are.
 
     If no response comes, they may have been started nevertheless: `webcollect status` shows it.
 

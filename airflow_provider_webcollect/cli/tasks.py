@@ -67,7 +67,7 @@ METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds
 def status(task_ids: list[str], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
-    What was collected (duplicates count), start, end and sub-tasks are those of the latest run. Without ids:
+    What was collected (duplicates count), start, end and sub-tasks are of the latest run. Without ids:
     the tasks that the account's analytics name for the last 30 days.
 
     Exit code 1: the service does not know one of the tasks.
