@@ -55,6 +55,9 @@ def fleet(sandbox: Sandbox, path: Path, size: int) -> Iterator[Callable[[], list
     account = (sandbox.url, sandbox.refresh_token, SlowFileTokenStore(path))
     with FORKS.Pool(size, _begin, (*account, FORKS.Barrier(size))) as processes:
         yield lambda: processes.map_async(_call, range(size), chunksize=1).get(PATIENCE)
+        # else they are terminated, which one that is measured by coverage may survive
+        processes.close()
+        processes.join()
 
 
 def exit_code_of_one_that_dies(sandbox: Sandbox, path: Path) -> int | None:
