@@ -67,7 +67,7 @@ class TestFail:
         assert (summary["rows"], summary["quarantined"], summary["uris"]) == (0, [], [])
         read_landing(failed.destination).verify()
 
-    def test_a_retry_decides_once_and_a_cleared_task_anew(self, failed: Landing) -> None:
+    def test_a_retry_decides_once_and_a_cleared_task_again(self, failed: Landing) -> None:
         """The first try has made its commit; then other rows wait."""
         first = execute(decide(failed), run_id="d")
         failed.grow(30)

@@ -185,7 +185,7 @@ def test_nothing_is_started_above_a_limit_of_the_month(sandbox: Sandbox, tmp_pat
 
 @pytest.fixture
 def conf(source: Task, tmp_path: Path) -> dict[str, Any]:
-    """What every DAG that lands what is new is told."""
+    """The parameters of every DAG that lands new rows."""
     return {"collection_task_id": source["task_id"], "destination": f"file://{tmp_path}/prices"}
 
 

@@ -94,19 +94,19 @@ def stored(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(dag_ids: set[str], now: datetime.datetime = NOW, search: str = "") -> dict[str, Any]:
-    """Return what the page is told of the landings of some DAGs."""
+    """Return the landings of some DAGs, as the page gets them."""
     with create_session() as session:
         return read_landings(session, dag_ids, now, search)
 
 
 def read_work(dag_id: str, now: datetime.datetime = NOW) -> dict[str, Any]:
-    """Return what the page is told of the tasks of a DAG."""
+    """Return the tasks of a DAG, as the page gets them."""
     with create_session() as session:
         return read_activity(session, {dag_id}, now)
 
 
 def columns_of(series: dict[str, Any]) -> dict[str, Any]:
-    """Return what the page is told of the columns of a landing."""
+    """Return the columns of a landing, as the page gets them."""
     with create_session() as session:
         return read_columns(session, SeriesKey(*(series[name] for name in SeriesKey._fields)), NOW)
 

@@ -158,14 +158,14 @@ class TestReset:
 
     @pytest.mark.parametrize("size", [100, 1000, 30])
     def test_the_same_rows_laid_out_in_another_way_are_the_same(self, task: Task, size: int) -> None:
-        def laid_out_anew(page: DataPage) -> DataPage:
+        def laid_out_again(page: DataPage) -> DataPage:
             rows = [dict(reversed(row.items())) for row in page.records()]
             texts = [json.dumps(row, separators=(" , ", " : ")).encode() for row in rows]
             return replace(page, rows=[*map(msgspec.Raw, texts)])
 
         task.land()
         task.grow(50)
-        manifest = task.land(run=OTHER_RUN, read=functools.partial(map, laid_out_anew), size=size)
+        manifest = task.land(run=OTHER_RUN, read=functools.partial(map, laid_out_again), size=size)
         assert rows_of_last_run(manifest) == 50
         assert task.folder.rows() == task.rows()
 
@@ -458,7 +458,7 @@ def source(folder: Folder) -> Refilled:
 
 class TestAppend:
     @pytest.mark.parametrize("count", [PAGE - 1, 2 * PAGE, 4 * PAGE + 2])
-    def test_a_source_that_begins_anew_is_added(self, source: Refilled, folder: Folder, count: int) -> None:
+    def test_a_source_that_begins_again_is_added(self, source: Refilled, folder: Folder, count: int) -> None:
         old = source.refill("old")
         first = source.land("r1")
         new = source.refill("new", count)

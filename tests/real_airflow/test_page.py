@@ -153,7 +153,7 @@ def change(page: Page, route: str, change: Callable[[Any], object]) -> None:
 
 
 def change_series(page: Page, change_one: Callable[[dict[str, Any]], object]) -> None:
-    """Change each landing that the page is told of from now on."""
+    """Change each landing that the page gets from now on."""
     change(page, "landings", lambda data: [change_one(series) for series in data["series"]])
 
 

@@ -307,7 +307,7 @@ class TestSharing:
             client.send(CALL)
         assert len({request["client_port"] for request in sandbox.control.requests()}) == 1
 
-    def test_a_closed_client_opens_anew(self, client: Client, sandbox: Sandbox) -> None:
+    def test_a_closed_client_opens_again(self, client: Client, sandbox: Sandbox) -> None:
         for _ in range(2):
             client.send(CALL)
             client.close()

@@ -19,7 +19,7 @@ class Request(NamedTuple):
     """A request that has come.
 
     :param path: of the object, with the bucket; of the bucket alone for a listing.
-    :param bytes: those of its body.
+    :param bytes: the number of bytes in its body.
     """
 
     method: str
@@ -103,7 +103,7 @@ class _Relayed(BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
                 self.send_header(name, value)
-        # that of the file, if it was asked for alone
+        # a HEAD has no content, and names the length of the file
         length = headers.get("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()

@@ -173,7 +173,7 @@ async def test_a_wait_whose_own_judgement_fails_ends_alone(poll: Poll[Any]) -> N
 
 
 @simulated
-async def test_the_poll_ends_with_its_last_wait_and_begins_anew(poll: Poll[Any]) -> None:
+async def test_the_poll_ends_with_its_last_wait_and_begins_again(poll: Poll[Any]) -> None:
     await poll.until(["a"], 60, states)
     await asyncio.sleep(0.01)
     assert poll._runner is not None

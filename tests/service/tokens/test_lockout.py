@@ -162,7 +162,7 @@ def test_a_refusal_is_tested_again_after_an_hour(account: Account) -> None:
     assert account.refreshes == [400, 200]
 
 
-def test_entering_a_refused_token_again_begins_anew(account: Account) -> None:
+def test_a_refused_token_works_once_entered_again(account: Account) -> None:
     account.process().send(CALL)
     successor = Credentials(refresh_token=account.stored.refresh_token)
     account.expire()
