@@ -24,7 +24,7 @@ ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "n
 #: The status before the start, and what each row of the table is about.
 BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
 ROWS: dict[str, dict[str, Any]] = {
-    "an end later than before the start": {"began": 30, "ended": 40},
+    "a later end than the one from before the start": {"began": 30, "ended": 40},
     "no end, or nothing to compare it with": {"began": 30},
     "the end from before the start": {"began": 10, "ended": 20},
     "an end before its own start": {"began": 30, "ended": 20},
