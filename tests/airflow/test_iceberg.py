@@ -211,6 +211,7 @@ print("second", "_AIRFLOW_PROCESS_CONTEXT" in os.environ)
 """
 
 
+@pytest.mark.at_night
 def test_threads_at_once_find_connections_in_the_database(tmp_path: Path) -> None:
     properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"}
     connections = {

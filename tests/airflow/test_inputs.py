@@ -160,6 +160,7 @@ class TestLanding:
         assert check["found"].startswith("the list cannot be read: get_actions: ")
 
 
+@pytest.mark.by_day(1)
 class TestGroup:
     """A task group that collects missing inputs again."""
 
@@ -251,7 +252,7 @@ class TestGroup:
 
     @pytest.mark.skipif(not AIRFLOW_V_3_1_PLUS, reason="older versions have no page")
     @both
-    @pytest.mark.parametrize("verdict", ["warn", "fail"])
+    @pytest.mark.parametrize("verdict", ["warn", pytest.param("fail", marks=pytest.mark.at_night)])
     def test_the_page_shows_what_is_missing_in_the_end(
         self, sandbox: Sandbox, shops: Tasks, make: Make, arrangement: str, verdict: str
     ) -> None:

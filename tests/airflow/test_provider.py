@@ -110,6 +110,7 @@ def test_both_ends_of_a_transfer_are_declared_integrations() -> None:
     }
 
 
+@pytest.mark.at_night
 def test_the_plugin_is_loaded_once() -> None:
     # Airflow 3 reports a plugin that it finds a second time as an import error
     environment = {**os.environ, "AIRFLOW__CORE__LAZY_DISCOVER_PROVIDERS": "False"}

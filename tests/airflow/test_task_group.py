@@ -521,6 +521,7 @@ def test_unknown_and_reserved_options_are_refused(how: dict[str, Any], step: str
         make_group(make_dag(), **how, **options)
 
 
+@pytest.mark.by_day(1)
 class TestRuns:
     pytestmark = on_sandbox(speed=300)
 
@@ -604,6 +605,7 @@ class TestRuns:
         assert [name for name, state in run.states.items() if state != "success"] == [f"{group}.land"]
 
 
+@pytest.mark.by_day(1)
 class TestNames:
     """Names of the group's own file, which the deployment does not know."""
 

@@ -143,6 +143,7 @@ def test_each_source_lands_with_its_own_options(sandbox: Sandbox, destination: s
     assert read_landing(f"{destination}/{tasks[1]}").to_arrow()["price"].to_pylist() == [3.5, 3.5]
 
 
+@pytest.mark.at_night
 def test_fifty_thousand_sources_can_be_checked() -> None:
     # comparing each with each would outlast the time that a test has
     sourced([str(number) for number in range(50_000)])

@@ -66,21 +66,27 @@ class TestJson:
 class TestRows:
     """How many rows of a table are shown: twenty on a terminal, all of them elsewhere."""
 
-    def test_a_terminal_gets_twenty_and_a_hint(self, run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
+    @pytest.mark.by_day(1)
+    @pytest.mark.parametrize(
+        "command",
+        [
+            ["landing", "latest", "./landed", "--key", "id"],
+            ["landing", "sql", "./landed", "from landing"],
+            ["subtasks", "prices"],
+        ],
+    )
+    def test_a_terminal_gets_twenty_and_a_hint(
+        self, run: Run, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
         rows = [{"id": str(index)} for index in range(120)]
-        task = sandbox.control.add_task(rows=rows, lots=[120], subtasks=22)["task_id"]
-        folder = tmp_path / "landed"
-        assert run("land", task, folder).code == 0
-        for command, count in (
-            (["landing", "latest", folder, "--key", "id"], 120),
-            (["landing", "sql", folder, "from landing"], 120),
-            (["subtasks", task], 22),
-        ):
-            _, *printed, last = on_terminal(*command)[1].splitlines()
-            assert last == f"{count - 20:,} more rows; --output json has all"
-            assert len([line for line in printed if not line.startswith("Left out")]) == 20
-            assert len(run(*command).out.splitlines()) == 1 + count
-            assert len(run(*command, "-o", "json").json) == count
+        sandbox.control.add_task("prices", rows=rows, lots=[120], subtasks=120)
+        assert run("land", "prices", "./landed").code == 0
+        _, *printed, last = on_terminal(*command)[1].splitlines()
+        assert last == "100 more rows; --output json has all"
+        assert len([line for line in printed if not line.startswith("Left out")]) == 20
+        assert len(run(*command).out.splitlines()) == 1 + 120
+        assert len(run(*command, "-o", "json").json) == 120
 
     def test_what_a_change_has_made_is_shown_whole(self, run: Run, sandbox: Sandbox, tmp_path: Path) -> None:
         ids = [sandbox.control.add_task(lots=[1], subtasks=1)["task_id"] for _ in range(21)]

@@ -80,6 +80,7 @@ def test_a_run_leaves_a_whole_landing(storage_of: Callable[[str], Storage], file
         assert landing.folder.rows() == landing.rows
 
 
+@pytest.mark.by_day(1)
 @pytest.mark.parametrize(("file_format", "most"), [("jsonl", 195), ("csv", 205)])
 def test_a_manifest_has_some_200_bytes_a_part(file_format: FormatName, most: int) -> None:
     """76 of them for the digest; of CSV, 12 for the number of columns."""
@@ -92,7 +93,7 @@ def test_a_manifest_has_some_200_bytes_a_part(file_format: FormatName, most: int
 
 
 #: Runs that land, each of them ten rows: enough for several checkpoints.
-MANY = 200 if ALL_HISTORIES else 31
+MANY = 200 if ALL_HISTORIES else 21
 
 
 #: Requests of a run. The catalog in SQLite reads and writes the metadata of a table of Iceberg itself.

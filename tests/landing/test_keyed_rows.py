@@ -645,7 +645,7 @@ OFFERS = st.lists(
 
 
 @settings(
-    max_examples=500 if ALL_HISTORIES else 15, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=500 if ALL_HISTORIES else 5, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 @given(st.data())
 def test_changes_of_whole_runs_are_what_plain_python_finds(data: st.DataObject) -> None:

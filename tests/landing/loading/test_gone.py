@@ -13,6 +13,8 @@ from airflow_provider_webcollect.landing.read.loading import GONE, LANDING, PART
 from airflow_provider_webcollect.landing.write.review import accept, discard
 from tests.landing.loading.databases import Database, Landing
 
+pytestmark = pytest.mark.by_day(1)
+
 #: Quarantines a run of fewer rows.
 CHECKS: dict[str, Any] = {"checks": {"rows": {"min": 2}}, "on_failed_checks": "quarantine"}
 

@@ -38,6 +38,7 @@ def by_role(database: Database, role: str) -> Database:
     return replace(database, address=f"postgresql://{role}:p@{database.address.partition('@')[2]}")
 
 
+@pytest.mark.at_night
 def test_a_pooler_that_shares_sessions_blocks_a_second_load(
     landing: Landing, postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
 ) -> None:

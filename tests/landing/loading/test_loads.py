@@ -595,6 +595,7 @@ class TestFailures:
         assert error.__cause__ is error.__context__ is None
 
 
+@pytest.mark.at_night
 def test_a_load_writes_to_the_database_alone(landing: Landing, in_duckdb: Database, tmp_path: Path) -> None:
     landing.land(product(0))
     code = f"""
