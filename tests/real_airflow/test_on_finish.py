@@ -86,6 +86,7 @@ def test_runs_are_told_and_landed_once_over_a_restart(
         (run, run, "Finished") for run in (1, 2)
     ]
     assert len(rows) == 2 * 5 * 40
-    assert prove(landing / demo.TASK_ID, rows).rows == len(rows)
+    landed = landing / demo.TASK_ID
+    assert prove(landed, rows).rows == len(rows)
     # an event has started the runs, which have no logical date
-    assert {path.parent.name[:3] for path in landing.rglob("part-*")} == {"dt="}
+    assert {path.parent.name[:3] for path in landed.rglob("part-*")} == {"dt="}
