@@ -71,7 +71,7 @@ class SourceReset(LandingError):
 class RowsMissing(LandingError):
     """More or fewer rows came than the service announced, or they changed meanwhile.
 
-    A retry reads all rows again. If it stays so, ask the service's support.
+    A retry reads all rows again. If this persists, ask the service's support.
     """
 
 

@@ -169,7 +169,7 @@ class Stopped(WebCollectError):
 class FileUnreadable(WebCollectError):
     """The file of URLs cannot be read now."""
 
-    advice = "If it stays so, check its storage."
+    advice = "If this persists, check its storage."
 
 
 class TransportError(WebCollectError):
@@ -275,7 +275,7 @@ class LoginRejected(GrantRejected):
 class TokenUnavailable(WebCollectError):
     """No other process has provided a token in time, or the connection has a new credential.
 
-    If it stays so, check that the DAG of the token keeper runs.
+    If this persists, check that the DAG of the token keeper runs.
     """
 
     unsent = True
@@ -307,7 +307,7 @@ class TooManyRequests(ServiceError):
 class ServiceFailure(ServiceError):
     """The service failed (5xx, 408).
 
-    If it stays so, ask the service's support.
+    If this persists, ask the service's support.
     """
 
     retryable = True
@@ -400,7 +400,7 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
 class PagingError(WebCollectError):
     """The cursor does not advance, or the counts contradict the rows.
 
-    If it stays so, ask the service's support.
+    If this persists, ask the service's support.
     """
 
 
