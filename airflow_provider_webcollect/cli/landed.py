@@ -504,9 +504,9 @@ def cat(
 def types(location: Location, share: float) -> None:
     """Propose types for the columns, as YAML.
 
-    It is for `column_types` of the file of collection tasks. For each column it is the narrowest type that
-    fits, with marks and format. Where texts fit in two ways, such as 03/04/2026, a comment has both. All rows
-    are read.
+    Paste them into `column_types` of the file of collection tasks. Each column gets the narrowest type that
+    fits, with separators and format. Where texts fit in two ways, such as 03/04/2026, a comment has both.
+    All rows are read.
     """
     proposed = read_landing(open_location(location)).propose_types(share)
     lines = []

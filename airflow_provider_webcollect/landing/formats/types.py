@@ -144,8 +144,8 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     from_: Annotated[str | None, _source, "The column whose texts these are; it stays as it is."] = (
         msgspec.field(default=None, name="from")
     )
-    decimal: Annotated[str | None, _mark, "The mark before decimals; by default a full stop."] = None
-    thousands: Annotated[str | None, _mark, "The mark between groups of digits; by default none."] = None
+    decimal: Annotated[str | None, _mark, "The decimal separator; by default a full stop."] = None
+    thousands: Annotated[str | None, _mark, "The separator between groups of digits; by default none."] = None
     currency: Annotated[
         Flag, "Drop letters and currency signs around the number, and a dash in the place of its decimals."
     ] = False
@@ -153,7 +153,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         None
     )
     format: Annotated[str | None, "Of dates and times, with the directives of strptime."] = None
-    locale: Annotated[str | None, _locale, "Its marks of numbers, or its names of months and days."] = None
+    locale: Annotated[str | None, _locale, "Its number separators, or its names of months and days."] = None
     timezone: Annotated[str | None, _timezone, "The time zone of times without one."] = None
     true: Annotated[Sequence[str], _words, "Words that mean true, in any letter case; others are wrong."] = ()
     false: Annotated[Sequence[str], _words, "Words that mean false."] = ()
