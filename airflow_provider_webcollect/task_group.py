@@ -157,7 +157,7 @@ class WebCollectTaskGroup(TaskGroup):
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
     :param land: arguments of :class:`.WebCollectToObjectStorageOperator`, whose ``mode`` is ``incremental``
-        here. A collection task's own options have precedence.
+        here. A collection task's own options take precedence.
     :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``, in
         which names are in lower case, with ``_`` for other characters. A collection task's own ``load`` has
         precedence, key by key. None (default) loads nothing.

@@ -71,7 +71,7 @@ PATHS = {**STATUS_PATHS, "capacity": "/cloudextraction/task/stats", "start": STA
 PASSING = "a passing error"
 MISSING = "missing from the responses"
 STALLED = "no new rows"
-REFUSED = "the service refuses for good"
+REFUSED = "the service refuses permanently"
 #: What waits for states, and all sensors.
 STATES = ("task", "subtask")
 SENSORS_ONLY = (*STATES, "capacity")
