@@ -88,15 +88,17 @@ def _state(folder: Folder) -> Manifest:
     return state
 
 
-def _table(folder: TableFolder) -> LandedTable:
+def _table(folder: TableFolder) -> LandedData:
     commits = CommitLog(folder)
     # before the table is read: a landing writes the manifest once the table has its rows
     checkpoint = commits.checkpoint()
-    snapshot = folder.snapshot()
-    state = None if snapshot is None else commits.up_to(snapshot.version or 0, checkpoint)
-    if snapshot is None or state is None:
-        raise NothingLanded(f"no landing has written to the table {folder.url} yet; check its name")
-    return LandedTable(folder, state, snapshot)
+    if (snapshot := folder.snapshot()) is not None:
+        if (state := commits.up_to(snapshot.version or 0, checkpoint)) is not None:
+            return LandedTable(folder, state, snapshot)
+    # no commit makes the table before one that changes rows: all that was read is quarantined or discarded
+    elif (state := commits.read()) is not None and not state.rows_commit:
+        return LandedData(folder, state)
+    raise NothingLanded(f"no landing has written to the table {folder.url} yet; check its name")
 
 
 def _quarantined(folder: Folder, number: int) -> QuarantinedData:

@@ -381,6 +381,20 @@ def test_above_the_share_all_rows_wait(shops: Runs) -> None:
     assert Counter(numbers(runs.folder.landed())) == Counter([*range(10_000), *range(10)])
 
 
+@pytest.mark.parametrize("decided", [False, True], ids=["quarantined", "discarded"])
+def test_a_landing_of_quarantined_rows_alone_is_read_as_one_without_rows(shops: Runs, decided: bool) -> None:
+    """Also where the first rows that land make the table."""
+    shops.land(shop(3, 3), CHECKS, on_failed_checks="quarantine")
+    if decided:
+        discard(shops.folder.location)
+    landed = shops.folder.landed()
+    landed.verify()
+    assert (landed.manifest.commit, numbers(landed), landed.uris()) == (1 + decided, [], [])
+    assert landed.to_arrow().num_rows == 0
+    shops.land(shop(2, 0), CHECKS)
+    assert numbers(shops.folder.landed()) == [0, 1]
+
+
 @pytest.mark.parametrize("first", [SOME, None], ids=["goes on", "reads again"])
 def test_a_retry_counts_all_rows_by_its_rules(local_runs: Runs, first: Any) -> None:
     """Also what the first attempt has sorted by the same rules; by others it is read again."""
