@@ -64,6 +64,10 @@ def check_partition(argument: str, value: object) -> str | None:
             "as hidden. Not all readers take ':' and '+', which run ids hold: give the day of the run (in a "
             "DAG, dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }})",
         )
+    names = [folder.partition("=")[0].lower() for folder in partition.split("/")]
+    if len({*names}) < len(names):
+        rule = "it must have each name once: for readers they are columns, whose letter case does not count"
+        raise InvalidArgument(argument, value, rule)
     return partition
 
 

@@ -177,6 +177,8 @@ class TestNamesOfPartitions:
             *("_dt=1", ".dt=1", "a/_b"),
             *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n2", "a::b", "dt=*", " "),
             *(["dt=1"], 1.5, True),
+            # of which a reader finds one column
+            *("dt=1/dt=2", "dt=1/hour=7/DT=2"),
         ],
     )
     def test_what_a_reader_might_not_find_is_refused(self, partition: object) -> None:
