@@ -177,14 +177,13 @@ class Parquet(FileFormat, frozen=True, kw_only=True):
 def _columns(argument: str, columns: object) -> tuple[str, ...]:
     if isinstance(columns, str) or not isinstance(columns, Sequence):
         raise InvalidArgument(argument, columns, "it must be a list of names")
-    for index, name in enumerate(columns):
-        if not isinstance(name, str):
-            raise InvalidArgument(f"{argument}[{index}]", name, "it must be a string")
-        if name in columns[:index]:
+    names = tuple(encodable(f"{argument}[{index}]", name) for index, name in enumerate(columns))
+    for index, name in enumerate(names):
+        if name in names[:index]:
             raise InvalidArgument(f"{argument}[{index}]", name, "every column can be named once")
-    if not columns:
+    if not names:
         raise InvalidArgument(argument, columns, "it must name at least one column, or be None for all")
-    return tuple(columns)
+    return names
 
 
 def _column_types(argument: str, types: object) -> Mapping[str, ColumnType]:
