@@ -110,6 +110,13 @@ class _Part(msgspec.Struct, frozen=True):
         """Its name; None if it has only an id."""
         return None if self.task.name == self.task.id else self.task.name
 
+    @property
+    def storage(self) -> dict[str, Any]:
+        """The connection that its own destination names, as an argument in place of the group's."""
+        own = self.task.destination
+        conn_id = Location.parse_landed("destination", own).conn_id if own and is_literal(own) else None
+        return {"object_storage_conn_id": conn_id} if conn_id else {}
+
 
 class WebCollectTaskGroup(TaskGroup):
     """The tasks that collect the rows of collection tasks, and land them: a DAG in a few lines.
@@ -147,7 +154,8 @@ class WebCollectTaskGroup(TaskGroup):
         ``[webcollect] collection_tasks``. Texts in them are not templates, except for ``destination``.
     :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
         those of each collection task. With ``table_format="iceberg"`` the tables. An entry's own
-        ``destination`` overrides it; None (default) if each has one. (templated)
+        ``destination`` overrides it, and may name another connection; None (default) if each has one.
+        (templated)
     :param arrangement: ``each`` (default), or ``together``, which is better for hundreds of collection tasks;
         the tooltip shows it. The tasks' ids, and so their history, depend on it.
     :param retry_missing_inputs: how often inputs without a row are collected again, 0 (default) to 3.
@@ -250,6 +258,8 @@ class WebCollectTaskGroup(TaskGroup):
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
         """Return the collection tasks with ids, folders and tables that no two of them share."""
         table_format = self._given["land"].get("table_format")
+        conn_id = self._given["land"].get("object_storage_conn_id")
+        conn_id = conn_id if is_literal(conn_id) else None
         spell = table_name if table_format == "iceberg" else functools.partial(folder_name, OPTION)
         parts, spelled, claims = list[_Part](), dict[str, str](), Claims()
         for task in tasks:
@@ -271,7 +281,9 @@ class WebCollectTaskGroup(TaskGroup):
             parts.append(part)
         names = [part.called for part in parts]
         kind: Any = "iceberg" if table_format == "iceberg" else "folder"
-        refuse_overlaps(names, [Location(kind, part.folder) for part in parts])
+        refuse_overlaps(
+            names, [Location(kind, part.folder, None if part.storage else conn_id) for part in parts]
+        )
         return parts
 
     def _load_of(self, task: CollectionTask) -> dict[str, Any] | None:
@@ -393,7 +405,7 @@ class WebCollectTaskGroup(TaskGroup):
         def add_landing(retry: int, usual: dict[str, Any], _: object = None) -> Any:
             own = {"collection_task_id": task.id, "lotno": task.lotno, "destination": part.folder}
             with arguments.inside(part.called if task.options else ""):
-                return self._made("land", self._options_of(part, retry), **own, **usual)
+                return self._made("land", {**self._options_of(part, retry), **part.storage}, **own, **usual)
 
         start = self._made("start", collection_task_id=task.id, **usual)
         if task.loop_items:
@@ -404,10 +416,11 @@ class WebCollectTaskGroup(TaskGroup):
         land << self._made("wait", collection_task_id=task.id, after=start.output, **usual)
         landed = self._add_retries(group, land, [part], add_landing)
         if part.load:
-            self._connect_load(land)
+            if not part.storage:
+                self._connect_load(land)
             own = {"landing": part.folder, "collection_task_name": part.name}
             with arguments.inside(part.called if task.load else ""):
-                landed >> self._made("load", part.load, task_group=group, **own)
+                landed >> self._made("load", {**part.load, **part.storage}, task_group=group, **own)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
         """Add the tasks of all collection tasks: one of each."""

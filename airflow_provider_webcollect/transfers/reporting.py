@@ -24,6 +24,7 @@ from airflow_provider_webcollect.common import send_gauges
 from airflow_provider_webcollect.landing import MANIFEST
 from airflow_provider_webcollect.landing.checks import usual_of
 from airflow_provider_webcollect.landing.formats.profile import Profile, sum_of
+from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import Manifest, Part, Run, Source, counted
 from airflow_provider_webcollect.landing.write.job import Landed, Observer
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
     from airflow_provider_webcollect.landing.checks import CheckOutcome
-    from airflow_provider_webcollect.landing.location import Location
     from airflow_provider_webcollect.landing.log.commits import MissingInputs, SetApart
     from airflow_provider_webcollect.landing.options import SourceOptions
     from airflow_provider_webcollect.landing.storage.folder import Folder
@@ -416,11 +416,13 @@ def _events_of(
         **connections,
         **sums,
     )
-    own = {
-        asset.uri: LandingEvent(**connections, **summary)
-        for summary in summaries
-        if (asset := landing_asset(summary["destination"]))
-    }
+    own = {}
+    for summary in summaries:
+        if asset := landing_asset(summary["destination"]):
+            # a source may name a connection of its own
+            conn_id = Location.parse_landed("destination", summary["destination"]).conn_id
+            named = {"object_storage_conn_id": conn_id} if conn_id else {}
+            own[asset.uri] = LandingEvent(**{**connections, **named}, **summary)
     return event, own
 
 

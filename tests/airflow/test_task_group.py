@@ -342,6 +342,27 @@ def test_the_load_has_the_connection_of_the_landing(
     assert conn_ids == {conn_id}
 
 
+@both
+def test_a_destination_of_its_own_may_name_another_connection(how: dict[str, Any]) -> None:
+    shops = [{"id": "a", "destination": "s3://minio@other/a"}, {"id": "b"}]
+    group = make_group(make_dag(), collection_tasks=shops, object_storage_conn_id="storage", load=LOAD, **how)
+    if how == EACH:
+        for name, conn_id in {"a": "minio", "b": "storage"}.items():
+            shop = group.children[f"prices.{name}"]
+            land, load = map(shop.get_child_by_label, ("land", "load"))
+            assert passed(land.object_storage_conn_id) == passed(load.object_storage_conn_id) == conn_id
+    else:
+        assert group.get_child_by_label("load").object_storage_conn_id == "storage"
+
+
+@both
+def test_one_folder_is_refused_also_if_one_entry_alone_names_the_connection(how: dict[str, Any]) -> None:
+    shops = [{"id": "a", "destination": "s3://storage@lake/b"}, {"id": "b"}]
+    rule = "collection task 'a'` .* must not be in that of collection task 'b'"
+    with pytest.raises(InvalidArgument, match=rule):
+        make_group(make_dag(), collection_tasks=shops, object_storage_conn_id="storage", **how)
+
+
 class TestAsATaskGroup:
     @both
     def test_it_takes_the_arguments_of_one(self, how: dict[str, Any]) -> None:

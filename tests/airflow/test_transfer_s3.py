@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pendulum
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, ObjectStoragePath
+from airflow.providers.common.compat.sdk import AirflowFailException, Asset, ObjectStoragePath
 
 from airflow_provider_webcollect import (
     WebCollectAcceptLandingOperator,
@@ -102,6 +103,22 @@ def test_every_row_lands_once_in_a_table(
     assert read_table(s3_storage, folder) == sandbox.control.true_rows(source["task_id"])
     assert second["manifest"] == where["destination"]
     assert [s3_storage.fs.exists(uri) for uri in second["uris"]] == [True]
+
+
+def test_the_event_of_a_source_names_the_connection_of_its_own_destination(
+    sandbox: Sandbox, s3_storage: Storage, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", s3_storage.as_connection())
+    task = sandbox.control.add_task(lots=[20])["task_id"]
+    source = {"collection_task_id": task, "destination": f"s3://other@{folder}/own"}
+    asset, told = Asset(f"s3://{folder}/own"), dict[str, Any]()
+    place: dict[str, Any] = {"destination": f"s3://{folder}", "object_storage_conn_id": "storage"}
+    operator = make_transfer(sources=[source], outlets=[asset], **place)
+    execute(operator, outlet_events={asset: SimpleNamespace(extra=told)})
+
+    assert told["object_storage_conn_id"] == "other"
+    own = read_landing(told["manifest"], object_storage_conn_id=told["object_storage_conn_id"])
+    assert [*own.iter_rows()] == sandbox.control.true_rows(task)
 
 
 def test_many_sources_share_the_connection(sandbox: Sandbox, s3_storage: Storage, folder: str) -> None:
