@@ -422,6 +422,8 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     decoded = arguments.decoded(after)
     try:
         for start in map(arguments.decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
+            if start is None:
+                continue  # the result of a start that was skipped
             task_id = arguments.text("collection_task_id", start["collection_task_id"])
             # every field of a baseline has a default, so an empty mapping would be accepted
             starts[task_id.lower()] = msgspec.convert(start["after"] or None, Baseline)

@@ -209,6 +209,16 @@ def test_the_result_of_a_start_is_the_baseline_of_its_task(written: Callable[[An
     assert (baseline[0], baseline[1]["executed_times"]) == ("a-task", 3)
 
 
+@pytest.mark.parametrize("skipped", [None, "null"])
+def test_a_start_that_was_skipped_is_no_baseline(skipped: Any, finished: Task, stopped: Task) -> None:
+    """As one of two starts, whose results are the list, behind a branch that was not taken."""
+    start = {"collection_task_id": finished["task_id"], "after": {"executed_times": 1}}
+    ids = [finished["task_id"], stopped["task_id"]]
+    waiting = sensor("task", None, collection_task_ids=ids, after=[start, skipped], deferrable=True)
+    condition = defer(waiting).trigger.condition
+    assert condition["task_ids"] == [*condition["after"]] == [finished["task_id"]]
+
+
 class TestDeferring:
     @pytest.fixture(params=list(SENSORS))
     def sensor(self, request: pytest.FixtureRequest) -> Any:

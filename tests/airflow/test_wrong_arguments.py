@@ -89,7 +89,7 @@ DESTINATIONS = [
     *((f"s3://bucket/{path}", "segment that is empty") for path in ("/a", "a//b", "a/./b", "a/..", "../a")),
 ]
 BASELINES: list[Any] = [
-    *("start", "", "null", "[" * 60_000, [], [1], {"executed_times": 1}),
+    *("start", "", "null", "[" * 60_000, [], [1], [None], {"executed_times": 1}),
     {"collection_task_id": "a", "after": {}},
     {"collection_task_id": "b", "after": {"executed_times": 1}},
     {"collection_task_id": "a", "after": {"start_execute_time": "yesterday"}},
