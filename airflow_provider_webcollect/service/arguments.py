@@ -367,7 +367,7 @@ def seconds(
 
 def share(argument: str, value: object) -> float:
     """Return ``value`` if it is a number from 0 to 1."""
-    if not isinstance(value, int | float) or not 0 <= value <= 1:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
         raise InvalidArgument(argument, value, "it must be a share from 0 to 1")
     return value
 

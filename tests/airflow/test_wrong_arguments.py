@@ -160,6 +160,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("discover", {"collection_tasks": "in/this/folder.yaml"}, "must be an absolute path"),
     ("discover", {"merge": "yes"}, ""),
     ("refresh_token", {"renew_after": 1.5}, ""),
+    ("refresh_token", {"renew_after": True}, "is True; it must be a share from 0 to 1"),
     ("transfer", {"page_size": 0}, ""),
     ("transfer", {"lotno": " "}, ""),
     *(("transfer", {"destination": path}, rule) for path, rule in DESTINATIONS),
