@@ -122,7 +122,7 @@ def show(
     :param whole: whether a terminal too gets all rows, such as those of a change, which nobody can ask for
         again.
     """
-    columns = columns or [*rows[0]]
+    columns = columns or [*next(iter(rows), ())]
     if output == "json":
         # in the order of the others
         rows = [{**dict.fromkeys(columns), **row} for row in rows]
@@ -131,8 +131,9 @@ def show(
         click.echo(as_json(rows, text=text, indent=2, ensure_ascii=not is_unicode))
     elif output == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
+        if columns:
+            writer.writerow(columns)
+            writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
     else:
         shown_columns = [
             name for name in columns if exactly or not rows or any(row[name] is not None for row in rows)

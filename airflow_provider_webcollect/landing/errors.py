@@ -53,7 +53,7 @@ class FormatChanged(LandingError):
 
 
 class NoColumns(LandingError):
-    """Neither rows nor ``columns`` name the columns of a new table.
+    """Neither rows nor ``columns`` name the columns of a table.
 
     Set ``columns``, or wait for rows.
     """

@@ -120,6 +120,27 @@ class TestCat:
         run("landing", "cat", folder, "--since", 4).refused(2, "--since is 4; the last commit of", " is 3;")
 
 
+@pytest.mark.parametrize("checks", ["{}", '{"rows": {"min": 1000}}'], ids=["no rows", "all quarantined"])
+class TestWithoutColumns:
+    """A landing of which no row has named a column yet."""
+
+    @pytest.fixture
+    def folder(self, run: Run, connected: None, sandbox: Sandbox, folder: Path, checks: str) -> Path:
+        lots = [] if checks == "{}" else [3]
+        task = sandbox.control.add_task(lots=lots)["task_id"]
+        run("land", task, folder, "--late-rows-delay", 0, "--checks", checks)
+        return folder
+
+    def test_no_rows_are_an_empty_file(self, run: Run, folder: Path) -> None:
+        for form in ("jsonl", "csv"):
+            assert run("landing", "cat", folder, "-o", form) == (0, "", "")
+
+    def test_a_query_may_have_rows_later(self, run: Run, folder: Path) -> None:
+        run("landing", "sql", folder, "select count(*) from landing").refused(
+            4, f"{folder} have no columns yet"
+        )
+
+
 class TestSql:
     def test_a_query_has_the_manifests_rows(
         self, show: Show, landed: Path, sandbox: Sandbox, task: str

@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
     ExtraMissing,
     LandingDamaged,
     LandingReplaced,
+    NoColumns,
     NothingLanded,
     NothingToReview,
     UnreadableRow,
@@ -129,6 +130,12 @@ def test_parquet_keeps_its_types(landing: Landed, folder: Folder, has_rows: bool
     values = (Decimal("1.50"), moment.date(), moment, "7")
     expected = [dict(zip(row, values, strict=True)), dict.fromkeys(row)]
     assert list(folder.landed().iter_rows()) == (expected if has_rows else [])
+
+
+def test_duckdb_has_no_table_without_columns(landing: Landed, folder: Folder) -> None:
+    landing("t", fetch=listed([page([], 0, 0)]))
+    with pytest.raises(NoColumns, match="have no columns yet"):
+        folder.landed().to_duckdb()
 
 
 def test_rows_without_any_key_are_counted_in_tables_too(landing: Landed, folder: Folder) -> None:

@@ -24,6 +24,7 @@ from airflow_provider_webcollect.landing.errors import (
     DestinationUnreadable,
     LandingDamaged,
     LandingReplaced,
+    NoColumns,
     PartsMissing,
     UnreadableRow,
 )
@@ -309,6 +310,7 @@ class LandedData:
         :param since: only those of later commits, see above.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
+        :raises NoColumns: if neither rows nor ``columns`` of the landing name a column.
         """
         require("duckdb", "duckdb", "a relation of DuckDB")
         from airflow_provider_webcollect.landing.read.keyed import in_duckdb
@@ -316,7 +318,13 @@ class LandedData:
         return in_duckdb(self._for_duckdb(new_only, since), connection)
 
     def _for_duckdb(self, new_only: bool | str, since: int | None) -> pa.Table:
-        return self.to_arrow(new_only, since=since)
+        table = self.to_arrow(new_only, since=since)
+        if not table.column_names:
+            raise NoColumns(
+                f"the rows of {self.uri} have no columns yet, and DuckDB has no table without columns: query "
+                "them again when rows have landed"
+            )
+        return table
 
     def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
