@@ -37,6 +37,7 @@ from airflow_provider_webcollect.operators.webcollect import (
     WebCollectRefreshTokenOperator,
     WebCollectReplaceUrlsOperator,
     WebCollectStartSubTasksOperator,
+    WebCollectUpdateLoopItemsOperator,
     WebCollectUpdateTaskParametersOperator,
 )
 from airflow_provider_webcollect.sandbox import Sandbox
@@ -153,6 +154,19 @@ class TestTasksAndGroups:
         log = said()
         assert f"Replaced all values of step {loop} of task {task['task_id']}; number of values: 1." in log
         assert f"Appended to step {loop} of task {task['task_id']}; number of values: 1." in log
+
+    @pytest.mark.parametrize(
+        ("text", "done", "values"),
+        [("False", "Replaced all values of", ["a"]), ("true", "Appended to", ["one", "two", "a"])],
+    )
+    def test_whether_to_append_may_be_a_text(
+        self, sandbox: Sandbox, task: Task, said: Said, text: Any, done: str, values: list[str]
+    ) -> None:
+        ids = {"task_id": "update", "collection_task_id": task["task_id"]}
+        execute(WebCollectUpdateLoopItemsOperator(**ids, **loop_of(task, "a"), is_append=text))
+        (loop, *_) = sandbox.control.task(task["task_id"])["actions"]
+        assert loop["loop_items"] == values
+        assert f"{done} step {loop['action_id']}; number of values: 1." in said()
 
     def test_all_can_be_mapped(self, sandbox: Sandbox, groups: list[int]) -> None:
         ids = [sandbox.control.add_task()["task_id"] for _ in range(2)]
