@@ -213,13 +213,14 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
         """
-        self._check()
-        memory = _Memory(context, self, self._checked_id())
-        if result is None:
-            result = memory.start.result if memory.start else {"collection_task_id": memory.task_id}
-        ended = end_of_event(event)
-        self.log.info("%s", ended.reason)
-        return self._finished(ended, result, memory)
+        with self.errors():
+            self._check()
+            memory = _Memory(context, self, self.collection_task_id)
+            if result is None:
+                result = memory.start.result if memory.start else {"collection_task_id": memory.task_id}
+            ended = end_of_event(event)
+            self.log.info("%s", ended.reason)
+            return self._finished(ended, result, memory)
 
     def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
         """Return the operator's result, and delete the stored start if the run has ended."""

@@ -13,7 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 from airflow.models.taskinstance import TaskInstance, clear_task_instances
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowTaskTimeout
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 from airflow.providers.common.compat.standard.operators import PythonOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_3_PLUS
 from airflow.utils.session import create_session
@@ -56,10 +61,8 @@ class Starter:
 
     def operator(self, **arguments: Any) -> WebCollectStartSubTasksOperator:
         """Make the operator, which waits for the run."""
-        usual = {"wait_for_completion": True, "poll_interval": 0.05}
-        return WebCollectStartSubTasksOperator(
-            task_id="start", collection_task_id=self.task_id, **{**usual, **arguments}
-        )
+        usual = {"collection_task_id": self.task_id, "wait_for_completion": True, "poll_interval": 0.05}
+        return WebCollectStartSubTasksOperator(task_id="start", **{**usual, **arguments})
 
     def start(
         self, *, tries: int = 1, max_tries: int = 2, store: Any = None, **arguments: Any
@@ -154,6 +157,18 @@ class TestWaiting:
             starter.start(store=store, failure_states=iter(["stopped"]))
 
         assert store == {}
+
+    def test_a_name_that_has_gone_meanwhile_fails_without_retries(
+        self, starter: Starter, configure_tasks: Callable[[str], object]
+    ) -> None:
+        configure_tasks(f"- {{id: {starter.task_id}, name: Shop}}")
+        operator = starter.operator(collection_task_id="Shop", deferrable=True)
+        with pytest.raises(TaskDeferred):
+            execute(operator)
+        configure_tasks(f"- {{id: {starter.task_id}, name: Deli}}")
+        context: Any = {"ti": SimpleNamespace(max_tries=2)}
+        with pytest.raises(AirflowFailException, match="`collection_task_id` is 'Shop'"):
+            operator.execute_complete(context, {"outcome": "done"}, result={})
 
 
 @pytest.mark.webcollect_sandbox(wait_seconds=0, run_seconds=10_000, stale_seconds=2, speed=20)
