@@ -139,7 +139,7 @@ MUTANTS = (
            "    if draft.number != start.number:\n        return None\n",
            "a decision or a mark does not let a run read all again", "landing/test_incremental_landing.py"),
     Mutant("landing/storage/commit_log.py",
-           "if all(record.run != run for record in records) and len(history) >= MOST_RECORDS:",
+           "if not has_record and len(history) >= MOST_RECORDS:",
            "if numbers and history:",
            "a run that is older than the records of the manifest is known",
            "landing/test_incremental_landing.py"),

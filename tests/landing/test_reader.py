@@ -315,6 +315,29 @@ class TestSomeParts:
             assert list(landed.iter_rows(f"run {number}")) == rows
         assert len(landed.profiles()) == MOST_RECORDS + 3
 
+    @pytest.mark.parametrize("folder", ["memory"], indirect=True)
+    def test_a_run_whose_rows_are_accepted_late_keeps_its_others(self, runs: Runs, folder: Folder) -> None:
+        """After thirty other runs, the manifest has a record of the accepted rows alone."""
+        old = [*goods(2), *goods(1, price="")]
+        checks = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
+        runs.land(old, checks)
+        for _ in range(MOST_RECORDS):
+            runs.land(goods(1))
+        accept(folder.location, commit=1)
+        assert list(folder.landed().iter_rows("run 1")) == old
+        changes = folder.landed().changes("url", since="run 1")
+        assert changes.project("url, change").fetchall() == [
+            ("https://shop/1", "new"),
+            ("https://shop/0", "new"),
+        ]
+        # the same, once the manifest has lost the decision
+        for number in range(MOST_RECORDS):
+            runs.land(goods(1, price=""), FILLED, on_failed_checks="quarantine")
+            discard(folder.location, by=f"{number}")
+        assert list(folder.landed().iter_rows("run 1")) == old
+        again = runs.again(checks, run=Run(dag_id="d", task_id="t", run_id="run 1"))
+        assert sum(part.rows for part in again.new) == len(old)
+
 
 class TestQuarantined:
     @pytest.fixture

@@ -553,7 +553,8 @@ class LandedData:
         """Return the numbers of a run's commits."""
         records = [record for record in self.manifest.history if record.run.run_id == run_id]
         numbers = {number for record in records for number in record.commits}
-        if not numbers and len(self.manifest.history) >= MOST_RECORDS:
+        is_old = not records and len(self.manifest.history) >= MOST_RECORDS
+        if is_old or any(map(self.manifest.may_lack_commits, records)):
             numbers = {
                 commit.number for commit in self._commits(self._numbers) if commit.run.run_id == run_id
             }

@@ -230,7 +230,8 @@ class CommitLog:
         numbers = {number for record in records for number in record.commits}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
         earlier: list[Commit] = []
-        if all(record.run != run for record in records) and len(history) >= MOST_RECORDS:
+        has_record = any(record.run == run and not state.may_lack_commits(record) for record in records)
+        if not has_record and len(history) >= MOST_RECORDS:
             oldest = datetime.datetime.fromisoformat(history[0].finished_at)
             if began is None or began <= oldest:
                 before = self.commits(range(1, history[0].commits[-1]))
