@@ -228,7 +228,7 @@ class LandedTable(LandedData):
             )
 
     def _dated_parts(
-        self, moment: int | datetime.datetime | str | None = None, is_whole: bool = False
+        self, moment: int | datetime.datetime | str = 0, is_whole: bool = False
     ) -> Iterator[DatedPart]:
         # their order decides which row of a key is the latest
         self._refuse_rewritten(self._all_parts)

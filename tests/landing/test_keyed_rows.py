@@ -137,6 +137,14 @@ class TestChanges:
         for run, before in (("day 2", day(1)), ("day 3", day(2))):
             assert dicts(landed.changes("url", run)) == dicts(landed.changes("url", before)) != []
 
+    @pytest.mark.parametrize("run_id", ["2026-01-05", "2099-01-01T00:00Z"])
+    def test_a_run_may_be_called_like_a_time(self, run_id: str) -> None:
+        shop = Shop()
+        shop.land(1, [offer("a")])
+        shop.rows.append(offer("b"))
+        shop.runs.again(run=Run(dag_id="d", task_id="t", run_id=run_id))
+        assert [row["url"] for row in shop.changes(run_id)] == ["b"]
+
     def test_since_a_run_with_nothing_new_nothing_has_changed(self, shop: Shop) -> None:
         shop.land(4, [])
         assert shop.changes("day 4") == []

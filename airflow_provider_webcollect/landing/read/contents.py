@@ -413,13 +413,8 @@ class LandedData:
         :raises InvalidArgument: also if ``since`` is a commit that the landing does not have, or a time
             without a zone, or ``compare`` names a column that the landing does not have.
         """
-        moment: int | datetime.datetime | str
-        if isinstance(since, int) and not isinstance(since, bool):
-            moment = self._checked(since)
-        else:
-            moment = _time_or_run(since)
         is_whole = arguments.boolean("whole_runs", whole_runs)
-        return self._keyed(self._dated_parts(moment, is_whole), key, compare).changes(connection)
+        return self._keyed(self._dated_parts(since, is_whole), key, compare).changes(connection)
 
     def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
         """Return how many keys are new, changed or gone in a run, compared with the whole run before it.
@@ -559,14 +554,17 @@ class LandedData:
                 commit.number for commit in self._commits(self._numbers) if commit.run.run_id == run_id
             }
         if not numbers:
-            log.warning(
-                "No rows of the run %s are in %s. The run has found nothing new, or its id is wrong. The "
-                "last runs that have landed: %s",
-                run_id,
-                self.uri,
-                ", ".join(record.run.run_id for record in self.manifest.history[-_SHOWN_RUNS:]),
-            )
+            self._warn_of_run(run_id)
         return numbers
+
+    def _warn_of_run(self, run_id: str) -> None:
+        log.warning(
+            "No rows of the run %s are in %s. The run has found nothing new, or its id is wrong. The last "
+            "runs that have landed: %s",
+            run_id,
+            self.uri,
+            ", ".join(record.run.run_id for record in self.manifest.history[-_SHOWN_RUNS:]),
+        )
 
     @property
     def _all_parts(self) -> tuple[Part, ...]:
@@ -596,25 +594,32 @@ class LandedData:
         return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
 
     def _dated_parts(
-        self, moment: int | datetime.datetime | str | None = None, is_whole: bool = False
+        self, moment: int | datetime.datetime | str = 0, is_whole: bool = False
     ) -> Iterator[DatedPart]:
         """Yield the parts, and whether a key in them was there at a moment, and is there now.
 
-        :param moment: as ``since`` of :meth:`changes`; None for none.
+        :param moment: as ``since`` of :meth:`changes`.
         :param is_whole: whether parts count from the last whole run on.
         """
         commits = list(self._commits(self._numbers))
-        count = 0
-        if isinstance(moment, str):
-            numbers = self._of_run(moment)
-            indexes = (index for index, commit in enumerate(commits) if commit.number in numbers)
-            count = next(indexes, len(commits))
-        elif isinstance(moment, int):
-            count = sum(commit.number <= moment for commit in commits)
-        elif moment is not None:
-            count = bisect.bisect_right(times_of(commits), moment)
+        count = self._count_at(moment, commits)
         runs = whole_runs_of(commits, self.manifest.set_apart) if is_whole else ()
         yield from dated_parts(commits, runs, count)
+
+    def _count_at(self, moment: int | datetime.datetime | str, commits: Sequence[Commit]) -> int:
+        """Return how many commits were there at a moment, as ``since`` of :meth:`changes`."""
+        if isinstance(moment, int) and not isinstance(moment, bool):
+            number = self._checked(moment)
+            return sum(commit.number <= number for commit in commits)
+        ids = [commit.run.run_id for commit in commits]
+        if isinstance(moment, str) and moment in ids:
+            # also if it could be a time
+            return ids.index(moment)
+        time = _time_or_run(moment)
+        if isinstance(time, datetime.datetime):
+            return bisect.bisect_right(times_of(commits), time)
+        self._warn_of_run(time)
+        return len(commits)
 
     def _quarantined_parts(self) -> Iterator[Part]:
         for apart in self.manifest.quarantined:
