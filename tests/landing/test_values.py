@@ -63,6 +63,15 @@ def test_other_readers_have_the_same_values(landed_as: Callable[[str], LandedDat
             assert frame[name] == case.value, case
 
 
+def test_pandas_has_whole_numbers_beside_nulls_as_they_are(folder: Folder) -> None:
+    """Its floats do not hold them."""
+    rows = [{"id": "9007199254740993"}, {"id": None}]
+    Runs(folder, file_format=make_format(column_types={"id": "int64"})).land(rows)
+    ids = read_landing(folder.root).to_pandas()["id"]
+    assert ids.dropna().tolist() == [9007199254740993]
+    assert ids.sum() == 9007199254740993
+
+
 def test_wrong_texts_are_quarantined(folder: Folder) -> None:
     rows = [{name: case.text} for name, case in zip(NAMES, CASES, strict=True)]
     Runs(folder, file_format=make_format(column_types=TYPES)).land(rows, {"rows": {"max_wrong": 1.0}})

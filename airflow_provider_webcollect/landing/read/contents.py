@@ -329,13 +329,20 @@ class LandedData:
     def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
 
+        Columns of ``int64`` have the type ``Int64`` of pandas, which holds nulls: beside these, its ``int64``
+        would become floats, which do not hold large numbers.
+
         :param new_only: only the parts of a run, see above.
         :param since: only those of later commits, see above.
         :raises ExtraMissing: if pandas or pyarrow (the extra ``parquet``) is not installed; other errors as
             in :meth:`iter_rows`.
         """
         require("pandas", None, "a data frame of pandas")
-        return self.to_arrow(new_only, since=since).to_pandas()
+        table = self.to_arrow(new_only, since=since)
+        import pandas
+        import pyarrow as pa
+
+        return table.to_pandas(types_mapper={pa.int64(): pandas.Int64Dtype()}.get)
 
     def to_polars(self, new_only: bool | str = False, *, since: int | None = None) -> polars.DataFrame:
         """Return the rows as a data frame of polars, with the columns of :meth:`to_arrow`.
