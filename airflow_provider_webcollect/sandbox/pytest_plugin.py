@@ -35,6 +35,8 @@ def webcollect_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     settings: dict[str, object] = {}
     # Nearest last, so that a test's own marker overrides those of its class and module.
     for marker in reversed(list(request.node.iter_markers("webcollect_sandbox"))):
+        if marker.args:
+            raise ValueError("the marker webcollect_sandbox takes settings by name, such as speed=60")
         settings |= marker.kwargs
     with Sandbox(make_settings(settings)) as sandbox:
         yield sandbox

@@ -59,7 +59,11 @@ def test_it(webcollect_sandbox, number):
 
 @pytest.mark.parametrize(
     ("marker", "outcome", "said"),
-    [("speed=5", "passed", "2 passed"), ("colour='red'", "errors", "unknown setting: colour")],
+    [
+        ("speed=5", "passed", "2 passed"),
+        ("colour='red'", "errors", "unknown setting: colour"),
+        ("{'speed': 5}", "errors", "the marker webcollect_sandbox takes settings by name, such as speed=60"),
+    ],
 )
 def test_each_test_has_its_own_sandbox_set_by_its_nearest_marker(
     pytester: pytest.Pytester, run: Callable[..., pytest.RunResult], marker: str, outcome: str, said: str
