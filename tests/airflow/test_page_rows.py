@@ -331,6 +331,13 @@ class TestRows:
         # of DAGs that the person may not read there are none
         assert viewer.get("rows", dag_id="another")[0] == 404
 
+    def test_typed_values_are_shown_without_quotes(self, landing: Landing, events: Events) -> None:
+        typed = {"file_format": "parquet", "column_types": {"price": "decimal(12,2)"}}
+        events.add_event(reported(landing.destination, landing.task, **typed), now())
+        _, table = Visitor(events, "viewer").get("rows")
+        shown = [row[table["columns"].index("price")] for row in table["rows"]]
+        assert shown == [row["price"] for row in landing.truth()[:5]]
+
     def test_long_values_and_wide_rows_are_cut(
         self, landing: Landing, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
