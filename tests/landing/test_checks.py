@@ -17,7 +17,8 @@ from airflow_provider_webcollect.landing.checks import make_checks
 from airflow_provider_webcollect.landing.errors import ChecksFailed, ExtraMissing
 from airflow_provider_webcollect.landing.formats import FormatName, make_format
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
-from airflow_provider_webcollect.landing.write.review import in_review
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS
+from airflow_provider_webcollect.landing.write.review import accept, in_review
 from airflow_provider_webcollect.service.errors import InvalidArgument
 from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
@@ -248,6 +249,17 @@ class TestOutcomes:
             "columns.price.pattern": "1 of 3 values do not match",
             "columns.price.unique": "1 of 3 values were there before",
         }
+
+    def test_single_rows_that_are_accepted_late_are_not_a_landing(self, runs: Runs) -> None:
+        """Also once their runs have left the records of the manifest."""
+        single: Any = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
+        for _ in range(6):
+            runs.land([*goods(9), *goods(1, price="")], single)
+        for _ in range(MOST_RECORDS):
+            runs.land(goods(9))
+        for commit in range(1, 7):
+            accept(runs.folder.location, commit=commit)
+        assert runs.outcome(goods(9), {"rows": {"max_of_usual": 2}}).state == "passed"
 
 
 class TestFailures:

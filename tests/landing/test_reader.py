@@ -38,7 +38,7 @@ from airflow_provider_webcollect.service.models import DataPage
 from tests.landing.checked_runs import FILLED, OVERWRITE, Runs, goods
 from tests.landing.conftest import OTHER_RUN, Folder, Landed, Task, in_order, listed
 from tests.landing.formats.parts import ALL_FORMATS, as_texts, filled, named
-from tests.landing.pages import page, rows_of, widening
+from tests.landing.pages import nothing, page, rows_of, unreachable, widening
 from tests.landing.tables import Table
 from tests.simulation.samples import ALL_HISTORIES
 from tests.storages import local
@@ -316,14 +316,24 @@ class TestSomeParts:
         assert len(landed.profiles()) == MOST_RECORDS + 3
 
     @pytest.mark.parametrize("folder", ["memory"], indirect=True)
-    def test_a_run_whose_rows_are_accepted_late_keeps_its_others(self, runs: Runs, folder: Folder) -> None:
-        """After thirty other runs, the manifest has a record of the accepted rows alone."""
+    @pytest.mark.parametrize("kind", ["single rows", "all rows of a retry"])
+    def test_a_run_whose_rows_are_accepted_late_keeps_its_others(
+        self, runs: Runs, folder: Folder, kind: str
+    ) -> None:
+        """After thirty other runs, the manifest knows none of its commits before the decision."""
         old = [*goods(2), *goods(1, price="")]
-        checks = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
-        runs.land(old, checks)
+        checks: Any = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
+        if kind == "single rows":
+            runs.land(old, checks)
+        else:
+            checks = FILLED
+            with pytest.raises(ConnectionError):
+                runs.land(old[:2], mark=unreachable)
+            runs.rows += old[2:]
+            runs.again(checks, mark=nothing, on_failed_checks="quarantine")
         for _ in range(MOST_RECORDS):
             runs.land(goods(1))
-        accept(folder.location, commit=1)
+        accept(folder.location)
         assert list(folder.landed().iter_rows("run 1")) == old
         changes = folder.landed().changes("url", since="run 1")
         assert changes.project("url, change").fetchall() == [

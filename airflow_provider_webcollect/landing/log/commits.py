@@ -392,7 +392,7 @@ class Manifest(Landing, frozen=True, kw_only=True):
         ``earlier_rows``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     :ivar history: the last :data:`MOST_RECORDS` runs that have landed rows, the latest last; also those whose
-        parts were replaced since.
+        parts were replaced since. An older run does not return when a person accepts single rows of it.
     :ivar profile: what all rows hold.
     :ivar set_apart: rows that were read, and are not in the landing: quarantined or discarded.
     :ivar decisions: the last :data:`MOST_RECORDS` decisions, the latest last.
@@ -441,7 +441,7 @@ class Manifest(Landing, frozen=True, kw_only=True):
     def may_lack_commits(self, record: RunRecord) -> bool:
         """Return whether a run may have commits that its record lacks.
 
-        A run that is no longer among the last gets a new record when a person accepts rows of it.
+        A run that is no longer among the last may get a new record when a person accepts rows of it.
         """
         if len(self.history) < MOST_RECORDS:
             return False

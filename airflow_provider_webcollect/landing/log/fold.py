@@ -229,7 +229,10 @@ def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
     if commit.quarantined:
         left = replace(quarantined_by(commit), is_earlier=apart.is_earlier)
         added = replace(added, set_apart=(*added.set_apart, left))
-    return _with_parts(added, commit)
+    with_parts = _with_parts(added, commit)
+    is_old = len(state.history) >= MOST_RECORDS and state.record_of(commit.run) is None
+    # single rows of a run without a record are not what later runs are compared with
+    return replace(with_parts, history=state.history) if is_old and not apart.has_failed else with_parts
 
 
 def _with_parts(state: Manifest, commit: Commit) -> Manifest:

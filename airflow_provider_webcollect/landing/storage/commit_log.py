@@ -234,8 +234,8 @@ class CommitLog:
         if not has_record and len(history) >= MOST_RECORDS:
             oldest = datetime.datetime.fromisoformat(history[0].finished_at)
             if began is None or began <= oldest:
-                before = self.commits(range(1, history[0].commits[-1]))
-                earlier = [commit for commit in before if commit.run == run and commit.written]
+                every = self.commits(range(1, state.commit + 1))
+                earlier = [commit for commit in every if commit.run == run and commit.written]
         numbers.difference_update(commit.number for commit in earlier)
         return (*earlier, *(commit for commit in self.commits(sorted(numbers)) if commit.run == run))
 
