@@ -227,5 +227,5 @@ def _text(value: Any) -> str | None:
         return None
     # those of Parquet may also be decimals, dates and times
     is_json = isinstance(value, bool | int | float | list | dict)
-    text = json.dumps(value, ensure_ascii=False) if is_json else str(value)
+    text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     return shortened(text, MOST_CHARACTERS)

@@ -65,7 +65,7 @@ def test_other_readers_have_the_same_values(landed_as: Callable[[str], LandedDat
 
 def test_pandas_has_whole_numbers_beside_nulls_as_they_are(folder: Folder) -> None:
     """Its floats do not hold them."""
-    rows = [{"id": "9007199254740993"}, {"id": None}]
+    rows: list[dict[str, Any]] = [{"id": "9007199254740993"}, {"id": None}]
     Runs(folder, file_format=make_format(column_types={"id": "int64"})).land(rows)
     ids = read_landing(folder.root).to_pandas()["id"]
     assert ids.dropna().tolist() == [9007199254740993]
