@@ -1,6 +1,6 @@
 """Apache Airflow provider for a web data collection service.
 
-What DAGs use can be imported from here; a module is loaded when the first of its names is used.
+The names that DAGs use can be imported from here; a module is loaded when one of its names is first used.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "1.0.0rc1"
 
-#: The modules of the public names, but for those that ``operators.webcollect`` has in its ``__all__``.
+#: The modules of the public names, except for the names in ``operators.webcollect.__all__``.
 _MODULES = {
     "LandingEvent": "assets",
     "create_asset": "assets",

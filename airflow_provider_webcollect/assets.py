@@ -37,7 +37,8 @@ _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>
 def storable(value: T) -> T:
     """Return plain JSON that every database of Airflow can store: PostgreSQL takes no NUL and no surrogates.
 
-    U+FFFD replaces them. Everything sent to Airflow's database passes this: XComs, events, triggers.
+    U+FFFD replaces them. Everything sent to Airflow's database passes through this function: XComs, events,
+    triggers.
     """
     stored: Any = value
     match stored:
@@ -57,7 +58,7 @@ def create_asset(
     webcollect_conn_id: str = "webcollect_default",
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """Return the asset of a task's rows, or of one batch of them, for schedules, inlets and outlets.
+    """Return the asset of a task's rows, or of one batch, for schedules, inlets and outlets.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param lotno: the batch number; None for the whole history.
@@ -78,7 +79,7 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Check the URI of an asset, and return its normalized form.
 
     :param uri: the URI, split.
-    :raises ValueError: if it is not the URI of such an asset.
+    :raises ValueError: if it is not the URI of a ``webcollect`` asset.
     """
     parts = [unquote(part) for part in uri.path.strip("/").split("/")]
     if not uri.netloc or not all(parts) or len(parts) > 2 or uri.query or uri.fragment:
@@ -89,12 +90,12 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 def landing_asset(destination: object) -> Asset | None:
     """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name cannot be one.
 
-    Airflow drops parts of some names (``?``, ``#``): their assets would be those of other folders.
+    Airflow drops parts of some names (``?``, ``#``), which would make them the assets of other folders.
 
-    That of a table of Iceberg is ``iceberg://catalog/namespace/table``.
+    The asset of an Iceberg table is ``iceberg://catalog/namespace/table``.
 
-    :param destination: a location; or a path or URL, an ``ObjectStoragePath``, or the name of a table of
-        Iceberg, which may be wrong. The connection in it is left out.
+    :param destination: a location; or a path or URL, an ``ObjectStoragePath``, or the name of an Iceberg
+        table, which may be wrong. The connection in it is left out.
     """
     from airflow.providers.common.compat.sdk import Asset
 
@@ -112,8 +113,8 @@ def landing_asset(destination: object) -> Asset | None:
 class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a landing that a commit has quarantined.
 
-    :ivar commit: its number.
-    :ivar dag_id: of the run that has read them, like ``run_id``.
+    :ivar commit: the number of the commit.
+    :ivar dag_id: the DAG id of the run that has read them; ``run_id`` is its run id.
     :ivar at: when they were quarantined.
     """
 
@@ -127,7 +128,8 @@ class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
 class InputsWithoutRows(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a collection task that have no row.
 
-    :ivar count: how many there are; ``inputs`` has the first 1,000 of them, or fewer of each of many sources.
+    :ivar count: the number of these inputs; ``inputs`` has the first 1,000 of them, or fewer if there are
+        many sources.
     """
 
     count: int
@@ -140,11 +142,11 @@ class LandedSource(NamedTuple):
     :ivar collection_task_name: None if it is not known.
     :ivar rows: None if they are not known.
     :ivar usual_rows: None if they are not known.
-    :ivar filled: by column, in which share of the rows it is filled, 0 to 1; empty if it is not known.
+    :ivar filled: by column, the share of the rows in which it has a value, 0 to 1; empty if not known.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar missing_inputs: None if they are not known, or not checked.
-    :ivar manifest: of its landing.
-    :ivar commit: the number of the landing's last commit then; None if it is not known.
+    :ivar manifest: the address of the landing's manifest.
+    :ivar commit: the number of the landing's last commit at that time; None if it is not known.
     :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
     :ivar waiting: all quarantined rows of its landing, of this run and of earlier ones.
     """
@@ -168,50 +170,52 @@ class LandedSource(NamedTuple):
 
     @property
     def landing(self) -> str:
-        """The folder of its landing, or the name of the table."""
+        """The folder of the landing, or the name of its table."""
         return self.manifest.removesuffix(f"/{MANIFEST}")
 
 
-# thousands of them would keep the garbage collector busy
+# without `gc=False`, thousands of events would keep the garbage collector busy
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a landing says in the ``extra`` of an asset event: the transfer writes it, consumers read it.
+    """The ``extra`` of a landing's asset event: the transfer writes it, consumers read it.
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
-    :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
-        that in ``destination``, or the storage's default credentials.
-    :ivar destination: the folder, as it was given; with several sources, of all of them.
-    :ivar rows: of the landing, or, if it is incremental, those that this run has landed; ``bytes`` and
+    :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for the
+        connection in ``destination``, or the storage's default credentials.
+    :ivar destination: the folder as it was given; with several sources, the folder of them all.
+    :ivar rows: the number of rows of the landing or, if it is incremental, of this run; ``bytes`` and
         ``parts`` likewise; with several sources, the sums.
-    :ivar usual_rows: the median of the last ten runs that have landed rows there; None if there are fewer
-        than four; with several sources, the sum.
-    :ivar bytes: of the parts.
-    :ivar parts: their number.
+    :ivar usual_rows: the median number of rows of the last ten runs that have landed rows there; None if
+        there are fewer than four such runs; with several sources, the sum.
+    :ivar bytes: the size of the parts.
+    :ivar parts: the number of parts.
     :ivar duration: seconds.
-    :ivar quarantined_rows: rows of this run that wait for a person's decision, since they have failed their
-        checks.
+    :ivar quarantined_rows: the number of this run's rows that have failed their checks and wait for a
+        person's decision.
     :ivar quarantined: the numbers of the commits that have quarantined them; unset if there are several
         sources.
-    :ivar waiting: the quarantined rows of the landing, of this run and of earlier ones, the
-        newest first: of at most 100 commits, or fewer of each of many sources; unset if there are several.
-    :ivar total_rows: all rows of an incremental landing; unset for others.
-    :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the whole run before, if they are
-        counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
-    :ivar collection_task_id: the source, with ``lotno``; this and the next seven are unset if there are
+    :ivar waiting: the quarantined rows of the landing, from this run and earlier ones, the newest first: of
+        at most 100 commits, or fewer if there are many sources; unset if there are several sources.
+    :ivar total_rows: the number of all rows of an incremental landing; unset for others.
+    :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the previous whole run, if they
+        are counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
+    :ivar collection_task_id: the id of the source's task. This field and the next six are unset if there are
         several sources, as are ``filled``, ``checks`` and ``missing_inputs``.
     :ivar collection_task_name: its name; None if it is not known.
     :ivar lotno: the batch; None for the whole history.
-    :ivar manifest: the landing's manifest.
-    :ivar commit: the number of the landing's last commit, up to which all of this run's rows are committed.
+    :ivar manifest: the address of the landing's manifest.
+    :ivar commit: the number of the landing's last commit; it and earlier commits have all of this run's rows.
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
-    :ivar objects: the same without scheme and bucket.
-    :ivar collection_task_ids: several sources; unset for one, as are ``manifests`` and the names.
+    :ivar objects: the same parts without scheme and bucket.
+    :ivar collection_task_ids: the ids of several sources; unset for one source, as are ``manifests`` and the
+        names.
     :ivar collection_task_names: the names of the sources, None for each that is not known.
-    :ivar manifests: those of their landings.
-    :ivar source_rows: the rows of each of them; ``source_usual_rows`` and ``source_commits`` likewise, and,
-        if there are no more than 1,000 columns, or checks, in all, ``source_filled`` and ``source_checks``.
-    :ivar source_quarantined: ``quarantined`` of each of them; ``source_waiting`` and
-        ``source_missing_inputs`` likewise.
-    :ivar filled: by column, in which share of the rows it is filled, 0 to 1.
+    :ivar manifests: the manifests of their landings.
+    :ivar source_rows: the number of rows of each source; ``source_usual_rows`` and ``source_commits``
+        likewise, and, if there are no more than 1,000 columns or checks in all, ``source_filled`` and
+        ``source_checks``.
+    :ivar source_quarantined: ``quarantined`` of each source; ``source_waiting`` and ``source_missing_inputs``
+        likewise.
+    :ivar filled: by column, the share of the rows in which it has a value, 0 to 1.
     :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
     :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
@@ -253,9 +257,9 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @classmethod
     def of(cls, extra: object) -> LandingEvent | None:
-        """Read the ``extra`` of an asset event; None if it is not a landing's.
+        """Return an asset event's ``extra`` as a landing's event; None if it is not from a landing.
 
-        :param extra: of an asset event, or its JSON; anyone may add events, with any extra.
+        :param extra: the extra of an asset event, or its JSON; anyone may add events, with any extra.
         """
         try:
             if isinstance(extra, str):
@@ -267,15 +271,15 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return event if event.all_manifests() else None
 
     def extra(self) -> dict[str, Any]:
-        """Return it as plain JSON."""
+        """Return the event as plain JSON."""
         return storable(msgspec.to_builtins(self))
 
     def tasks(self) -> list[str]:
-        """Return the collection tasks whose rows have landed."""
+        """Return the ids of the collection tasks whose rows have landed."""
         return _listed(self.collection_task_ids, self.collection_task_id)
 
     def sources(self) -> list[LandedSource]:
-        """Return what it says about each collection task."""
+        """Return the event's facts on each collection task."""
         tasks = self.tasks()
 
         def of_each(several: Any, one: Any, unknown: Any) -> list[Any]:
@@ -301,7 +305,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ]
 
     def all_manifests(self) -> list[str]:
-        """Return the manifests of all its landings."""
+        """Return the addresses of all its landings' manifests."""
         return _listed(self.manifests, self.manifest)
 
 
@@ -314,7 +318,7 @@ def _listed(several: list[T] | UnsetType, one: T | UnsetType) -> list[T]:
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:
     """Return the OpenLineage namespace and name of a task's rows.
 
-    The namespace is that of the service's host: two connections to one service give the same datasets.
+    The namespace is derived from the service's host: two connections to one service have the same datasets.
     """
     service = urlsplit(hook.connection.settings.base_url)
     place = service.hostname if service.port is None else f"{service.hostname}:{service.port}"
@@ -324,7 +328,7 @@ def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | Non
 def documentation(name: object) -> dict[str, Any]:
     """Return OpenLineage's facet that describes a dataset by the name of its collection task.
 
-    :param name: anything but a text, such as None for a name that is not known, gives no facet.
+    :param name: the name; any other value than a text, such as None if it is not known, gives no facet.
     """
     if not isinstance(name, str):
         return {}

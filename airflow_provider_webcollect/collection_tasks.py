@@ -1,4 +1,4 @@
-"""The file of collection tasks: the names of the service's tasks, and what a person sets for each of them."""
+"""The file of collection tasks: the names of the service's tasks, and the settings of each of them."""
 
 from __future__ import annotations
 
@@ -28,52 +28,52 @@ from airflow_provider_webcollect.service.endpoints import update_task_parameters
 from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 SECTION, OPTION = "webcollect", "collection_tasks"
-#: Keys that begin with this are a person's own, with any value.
+#: Keys that begin with this prefix are a person's own and can have any value.
 OWN = "x-"
-#: Seconds for which a file that was just written, and is wrong, is taken for half-written; and seconds
-#: without a change after which it is read.
+#: Seconds for which a wrong file that was just written counts as half-written, and seconds without a change
+#: after which it is read.
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-#: How many lists and mappings of a file can be inside each other.
+#: Maximum number of lists and mappings of a file inside each other.
 DEEPEST = 100
-#: Characters of an id or a name.
+#: Maximum number of characters of an id or a name.
 LONGEST_NAME = 200
-#: What begins an expression, a block or a comment of Jinja.
+#: The beginning of an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
-#: What is filled in, and what looks like it, but not in the braces of a template.
+#: Fields that are filled in, and anything that looks like a field; neither is in the braces of a template.
 FIELD, _ANY_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})"), re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
-#: Names whose letters and digits are all spelled in the ids of Airflow, and in the names of tables.
+#: Names whose letters and digits can all be used in Airflow's ids and in names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values may be booleans and numbers; all other values are texts, as they are written.
+#: Keys whose values may be booleans and numbers; all other values are texts, exactly as written.
 _TYPED = {"checks", "is_append", "rows", "cost"} | {
     name for name, option in arguments.declared(SourceOptions).items() if option.kind in {bool, int, float}
 }
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
-#: Files that were read, each with its version and its entries, or what is wrong with it.
+#: Files that were read, each with its version and with its entries or the error in it.
 _read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 
 
 class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An entry of the file.
 
-    :ivar id: the service's task.
+    :ivar id: the id of the service's task.
     :ivar name: unique in the file, whatever the letter case.
-    :ivar lotno: one batch of it; None for the whole history.
-    :ivar destination: of its rows; None for a folder with its name, in the DAG's destination.
-    :ivar options: of its landing, as :class:`~.landing.options.SourceOptions` takes them; in the file, each
-        is a key of the entry.
+    :ivar lotno: the number of one of its batches; None for the whole history.
+    :ivar destination: the folder of its rows; None for a folder with its name in the DAG's destination.
+    :ivar options: the options of its landing, as :class:`~.landing.options.SourceOptions` takes them; in the
+        file, each is a key of the entry.
     :ivar load: ``table`` and options of its load, as :class:`~.landing.options.LoadOptions` takes them; False
-        for no load; None for the load of all.
-    :ivar tags: a person's words for it.
-    :ivar loop_items: to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and, optionally,
-        ``"is_append"``.
-    :ivar service_name: what the service called it when the file was written; this and the next three are
-        written by discovery.
-    :ivar last_run: when it ran last, ISO 8601.
-    :ivar rows: the number collected in the last three months.
-    :ivar cost: of these rows.
+        for no load; None for the load that the DAG sets for all.
+    :ivar tags: words with which a person describes it.
+    :ivar loop_items: loops to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and,
+        optionally, ``"is_append"``.
+    :ivar service_name: its name in the service when discovery last wrote the file; discovery also writes the
+        next three.
+    :ivar last_run: the last day with a run, ISO 8601.
+    :ivar rows: the number of rows collected in the last three months.
+    :ivar cost: the cost of these rows.
     """
 
     id: Annotated[str, id_or_name]
@@ -93,7 +93,7 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 #: The keys that an entry can have, in the order in which errors name them.
 _OPTIONS = SourceOptions.__struct_fields__
 _KEYS = (*(name for name in CollectionTask.__struct_fields__ if name != "options"), *_OPTIONS)
-#: The keys that no two entries can share, and what discovery knows of one.
+#: The keys that the file's defaults cannot have: their values are unique, or written by discovery.
 _UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
 
 
@@ -109,14 +109,14 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         return self.by_key.get(folded(key))
 
     def names(self, task_ids: Iterable[str]) -> dict[str, str]:
-        """Return the names of those of the tasks that are in the file, by id."""
+        """Return the names of the tasks that are in the file, by id."""
         return {task_id: task.name for task_id in task_ids if (task := self.find(task_id))}
 
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
 
         :param argument: its name, for the error.
-        :raises InvalidArgument: with the nearest names, if there is none.
+        :raises InvalidArgument: with the nearest names, if there is no such entry.
         """
         if task := self.find(key):
             return task
@@ -141,17 +141,17 @@ def plain_name(name: str) -> str:
 
 
 def table_name(name: str) -> str:
-    """Return a name as that of a table: a letter, then lower-case letters, digits and single underscores."""
+    """Return a name as a table's name: a letter, then lower-case letters, digits and single underscores."""
     plain = plain_name(name).lower()
     return plain if plain[0].isalpha() else f"t_{plain}"
 
 
 def filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str], str] = str) -> str:
-    """Return a text with the name and the id of a task.
+    """Return a text in which the fields are replaced by the name and the id of a task.
 
     :param argument: its name, for the error.
     :param spell: returns a name or an id as the text can have it.
-    :raises InvalidArgument: if there is another field in it.
+    :raises InvalidArgument: if the text has another field.
     """
     if unknown := [field for field in _ANY_FIELD.findall(text) if field not in {"name", "id"}]:
         rule = f"the only fields it can have are {{name}} and {{id}}, not {{{unknown[0]}}}"
@@ -160,12 +160,12 @@ def filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str]
 
 
 def is_id(key: str) -> bool:
-    """Return whether a text is an id whatever the file says: a UUID."""
+    """Return whether a text is a UUID, which is an id whatever the file says."""
     return _UUID.fullmatch(key) is not None
 
 
 def configured() -> CollectionTasks | None:
-    """Return what the file of ``[webcollect] collection_tasks`` has; None if none is set.
+    """Return the entries of the file in ``[webcollect] collection_tasks``; None if no file is set.
 
     :raises InvalidArgument: if the file is wrong, or its path is not absolute.
     """
@@ -183,10 +183,11 @@ def configured() -> CollectionTasks | None:
 def task_of(
     argument: str, value: object, read: Callable[[], CollectionTasks | None] = configured
 ) -> CollectionTask:
-    """Return the entry of a task that is given by its name; for an id, an entry with nothing else.
+    """Return the entry of a task that is given by its name; for an id, an entry that has only the id.
 
-    :param read: returns the contents of the configured file, or None if there is none.
-    :raises InvalidArgument: if it is not a text; if there is a file without it, and it is not a UUID.
+    :param read: returns the entries of the configured file, or None if there is no file.
+    :raises InvalidArgument: if it is not a text, or if it is neither a UUID nor in the file, and there is a
+        file.
     """
     key = arguments.text(argument, value)
     if not is_id(key) and (tasks := read()):
@@ -218,9 +219,9 @@ def hint_at_names(
     read: Callable[[], CollectionTasks | None] = configured,
     setting: str = f"`[{SECTION}] {OPTION}`",
 ) -> str:
-    """Return what to say of tasks that the service does not know, if one may be a name and there is no file.
+    """Return a hint about tasks that the service does not know, if one may be a name and there is no file.
 
-    :param keys: the tasks, as the service was asked for them.
+    :param keys: the tasks, as the request named them.
     :param read: as for :func:`task_of`.
     :param setting: where a person sets the file.
     :return: a sentence; empty if all are UUIDs, or there is a file.
@@ -235,7 +236,7 @@ def hint_at_names(
 def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
     """Return the ids of the tasks, each once.
 
-    :raises InvalidArgument: unless exactly one argument is given, and is not empty.
+    :raises InvalidArgument: unless exactly one argument is given, and it is not empty.
     """
     if (collection_task_id is None) == (collection_task_ids is None):
         raise InvalidArgument(
@@ -251,7 +252,7 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
 def check_names(names: object) -> None:
     """Check the names of tasks that a DAG gives an operator.
 
-    :raises InvalidArgument: unless it is None, or a dict of names by id.
+    :raises InvalidArgument: unless the value is None or a dict of names by id.
     """
     argument = "collection_task_names"
     if not isinstance(names, Mapping | None):
@@ -266,14 +267,14 @@ def check_names(names: object) -> None:
 def named_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the names of the tasks that have one, by id.
 
-    :param given: names by id, which are used before those of the configured file.
+    :param given: names by id, which take precedence over the names in the configured file.
     """
     ids = [*task_ids]
     return file_of_names().names(ids) | {id_: given[id_] for id_ in ids if given and id_ in given}
 
 
 def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
-    """Return what a log calls a task: its name and id, or its id alone if no name is known.
+    """Return how logs name a task: by its name and id, or by its id alone if no name is known.
 
     :param given: as for :func:`named_tasks`.
     """
@@ -281,7 +282,7 @@ def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
 
 
 def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what a log calls the tasks that have a name, by id.
+    """Return how logs name the tasks that have a name, by id.
 
     :param given: as for :func:`named_tasks`.
     """
@@ -289,7 +290,7 @@ def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = N
 
 
 def file_of_names() -> CollectionTasks:
-    """Return what the configured file has, to show names; no entries if none is set, or the file is wrong."""
+    """Return the configured file's entries, to show names; none without a file, or if it is wrong."""
     # a wrong file fails nothing that works without names
     with contextlib.suppress(InvalidArgument):
         if tasks := configured():
@@ -298,11 +299,12 @@ def file_of_names() -> CollectionTasks:
 
 
 def read_collection_tasks(path: str | Path) -> CollectionTasks:
-    """Return the entries of a file, YAML or JSON; one that has not changed is not read again.
+    """Return the entries of a YAML or JSON file; a file that has not changed is not read again.
 
     If a file was just written and is wrong, it is read again after a second: it may be half-written.
 
-    :raises InvalidArgument: if there is no such file, or with file, line, key, value and rule if it is wrong.
+    :raises InvalidArgument: if there is no such file; naming file, line, key, value and rule, if the file is
+        wrong.
     """
     path = _expanded(path)
     until = time.monotonic() + SETTLE
@@ -313,7 +315,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
             age = abs(time.time() - version[0] / 1e9)
             if (cached := _read.get(path)) is None or cached[0] != version:
                 content = path.read_bytes()
-                # what was written a moment ago may have been only its beginning
+                # the text read a moment ago may have been only the beginning of the file
                 if is_last or (age > PAUSE and _version(path) == version):
                     cached = _read[path] = version, _parsed(path, content)
         except (OSError, ValueError) as error:
@@ -331,7 +333,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
 def _expanded(path: str | Path) -> Path:
     """Return a path with the home folder in place of ``~``.
 
-    :raises InvalidArgument: if there is no such user.
+    :raises InvalidArgument: if the home folder's user does not exist.
     """
     try:
         return Path(path).expanduser()
@@ -340,15 +342,15 @@ def _expanded(path: str | Path) -> Path:
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """Return what changes with the contents of a file, the time of its last change first."""
+    """Return values that change with the contents of a file; the first is the time of its last change."""
     stat = path.stat()
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
 def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
-    """Return the entries of a file, or what is wrong with it."""
+    """Return the entries of a file, or the error in it."""
     is_collecting = gc.isenabled()
-    # of thousands of entries, it takes more than half of the time to look for garbage among their nodes
+    # with thousands of entries, collecting garbage among their nodes takes more than half of the time
     gc.disable()
     try:
         return parse(path, content.decode("utf-8-sig"))
@@ -396,28 +398,28 @@ def _lines(node: yaml.MappingNode) -> dict[str, int]:
 
 
 def _place(path: Path, lines: Mapping[str, int], first: int, key: str) -> str:
-    """Return the name of a key in errors; one that is missing is where the mapping begins."""
+    """Return the name of a key for errors; a missing key has the line where the mapping begins."""
     return f"{path}, line {lines.get(key, first)}, {key}"
 
 
 def entry_nodes(path: Path, text: str) -> tuple[yaml.MappingNode | None, yaml.SequenceNode]:
-    """Return the node of the defaults, if there are any, and of the entries, with their places in the text.
+    """Return the nodes of the defaults, if there are any, and of the entries, with their places in the text.
 
-    :raises InvalidArgument: if it is not YAML or JSON; if it is neither a list of mappings nor a mapping with
-        ``tasks`` and, optionally, ``defaults``.
+    :raises InvalidArgument: if the text is not YAML or JSON, or is neither a list of mappings nor a mapping
+        with ``tasks`` and, optionally, ``defaults``.
     """
     if character := yaml.reader.Reader.NON_PRINTABLE.search(text):
         number = text.count("\n", 0, character.start()) + 1
         raise InvalidArgument(f"{path}, line {number}", character[0], "YAML and JSON have no such character")
     if path.suffix.lower() == ".json":
-        # two things that only JSON has: tabs between values, and characters as two escapes
+        # only JSON has tabs between values, and characters written as two escapes
         text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         depth = 0
         for event in yaml.parse(text, Loader=loader):
-            # to compose deep ones, libyaml would overflow the stack, which ends the process
+            # when composing deep nodes, libyaml would overflow the stack, which ends the process
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
@@ -456,7 +458,7 @@ def _parts(path: Path, root: yaml.Node | None) -> tuple[yaml.MappingNode | None,
 
 
 def _wrong_line(path: Path, text: str, mark: Any, rule: str) -> InvalidArgument:
-    """Return the error for a line of a file; for the file, if no line is known."""
+    """Return the error for a line of a file, or for the file if no line is known."""
     if mark is None:
         return InvalidArgument(OPTION, str(path), rule)
     lines = text.split("\n")
@@ -466,9 +468,9 @@ def _wrong_line(path: Path, text: str, mark: Any, rule: str) -> InvalidArgument:
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
-    """Return the value of a node: texts as they are written, or also booleans and numbers.
+    """Return the value of a node: with texts as they are written, or with booleans and numbers too.
 
-    :param seen: the nodes before: an alias is the same one again.
+    :param seen: the earlier nodes: an alias repeats one of them.
     """
 
     def wrong(what: yaml.Node, value: object, rule: str) -> InvalidArgument:
@@ -510,7 +512,7 @@ def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
 def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) -> CollectionTask:
     """Return the checked entry.
 
-    :param entry: its values by key.
+    :param entry: the entry's values by key.
     :param where: gives the name of a key in errors.
     :raises InvalidArgument: if a key is unknown or missing, or a value breaks a rule.
     """
@@ -524,7 +526,7 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     task = arguments.parse_struct(
         CollectionTask, {"id": None, "name": None, **given, "options": options}, where
     )
-    # of all texts in the file, Airflow renders folders alone: a template has its value in the run
+    # Airflow renders only the folders in the file: a template gets its value in the run
     is_rendered = _TEMPLATE.search(str(options.get("partition")))
     literal = {name: options[name] for name in options if name != "partition" or not is_rendered}
     arguments.parse_struct(SourceOptions, literal, where)
@@ -539,8 +541,7 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
 def id_or_name(argument: str, value: object) -> str:
     """Return ``value`` as a text, if it can be the id or the name of a collection task.
 
-    :raises InvalidArgument: if it is too long, has unprintable characters, or Airflow could take it for a
-        template.
+    :raises InvalidArgument: if the text is too long, has unprintable characters, or could be a template.
     """
     key = arguments.text(argument, value)
     if len(key) > LONGEST_NAME or not key.isprintable() or _TEMPLATE.search(key):
@@ -593,7 +594,7 @@ def _number(argument: str, value: object) -> float:
 def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:
     """Return the entries by id and by name, in lower case.
 
-    :raises InvalidArgument: if two have one id, name or folder, or a name is the id of another.
+    :raises InvalidArgument: if two entries have the same id, name or folder, or one's name is another's id.
     """
     owners: dict[tuple[str, str], tuple[int, str]] = {}
     for index, (task, where) in enumerate(entries):

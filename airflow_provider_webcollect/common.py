@@ -1,5 +1,4 @@
-"""What operators and sensors share: a base, checks of arguments while a DAG is parsed, errors that a retry
-cannot fix, and metrics."""
+"""A base of operators, checks of arguments while a DAG is parsed, errors that a retry cannot fix, metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: The name of a group that collects missing inputs again, and how many of them a task group has at most.
+#: The name of a group that collects missing inputs again, and the maximum number of such groups in a task
+#: group.
 RETRY_GROUP, MOST_RETRIES = "retry_{}", 3
 #: Number of failures in a row after which the remaining collection tasks are left to a retry: while the
 #: service is down, each takes minutes. Failures that are about one collection task do not count.
@@ -47,19 +47,19 @@ def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
     """Return the tags of metrics: the connection, and the DAG's team where Airflow has teams.
 
     :param conn_id: the Airflow connection of the service.
-    :param dag_run: Airflow's; None where it is not known, as in the triggerer.
+    :param dag_run: the DAG run; None where it is not known, as in the triggerer.
     """
     team = getattr(dag_run, "team_name", None)
     return {"connection": conn_id} | ({"team_name": team} if team else {})
 
 
 def send_gauges(client: ClientContext, tags: dict[str, str]) -> None:
-    """Send gauges of a client of the service: its share of the rate limit, and the age of its token."""
+    """Send the gauges of a client: its share of the rate limit, and the age of its token."""
     for name, value in client.gauges().items():
         Stats.gauge(name, value, tags=tags)
 
 
-#: How long after the timeout Airflow ends a wait in the triggerer, if the trigger fails to end it in time.
+#: Time after its timeout at which Airflow ends a wait in the triggerer, if the trigger does not end it.
 GRACE = timedelta(seconds=60)
 
 
@@ -71,7 +71,7 @@ def check_at_parse(
     Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
     Generators and other iterators among the arguments become lists, see :func:`as_lists`.
 
-    :param names: the arguments that it reads; by default all template fields of the operator.
+    :param names: names of the arguments that ``check`` reads; by default all template fields of the operator.
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
     names = operator.template_fields if names is None else tuple(names)
@@ -91,7 +91,7 @@ def check_at_parse(
 
 
 def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -> None:
-    """Refuse arguments that are about one thing beside the argument that is about several.
+    """Refuse arguments for a single item if the argument for several items is given.
 
     :raises InvalidArgument: if one of them is given.
     """
@@ -121,7 +121,7 @@ def is_expanded_instance(operator: BaseOperator) -> bool:
 
 
 def is_literal(value: Any) -> bool:
-    """Return whether an argument has its value while the DAG is parsed: no template, no other's result."""
+    """Return whether an argument, unlike a template or a task's result, has its value at parsing."""
     match value:
         case str():
             return "{{" not in value and "{%" not in value
@@ -161,10 +161,10 @@ def airflow_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_about(name: str | None, key: str) -> Iterator[None]:
-    """Begin the messages of errors with the name of the collection task that they are about, if they lack it.
+    """Begin the messages of errors with the name of their collection task, if they lack it.
 
     :param name: None if it is not known.
-    :param key: the id, or the place of the rows.
+    :param key: the id of the collection task, or the place of its rows.
     """
     try:
         yield
@@ -185,13 +185,14 @@ def fail_if_permanent(error: BaseException) -> None:
 def for_each(
     task_ids: Collection[str], act: Callable[[str], T], names: Mapping[str, str] | None = None
 ) -> list[T]:
-    """Act for each of several collection tasks, one after another, and return the results.
+    """Call ``act`` for each of several collection tasks, one after another, and return the results.
 
-    If it fails for one, the others continue, except after :data:`MOST_FAILURES` in a row. At the end, one
-    error names all that failed, with the reasons.
+    If it fails for one, the others continue, except after :data:`MOST_FAILURES` failures in a row. At the
+    end, one error names each failed task with the reason.
 
     :param act: takes the id of a collection task.
-    :param names: of the collection tasks, by id, before those of the configured file.
+    :param names: names of the collection tasks by id, which take precedence over the names in the configured
+        file.
     :raises OutcomeUnknown: if one of the outcomes is unknown.
     :raises AirflowFailException: if all errors are permanent.
     :raises WebCollectError: if a retry may help.
@@ -257,7 +258,7 @@ class WebCollectOperator(BaseOperator):
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection.
 
-        :param context: of the attempt.
+        :param context: Airflow's context of the attempt.
         """
         return WebCollectHook(self.webcollect_conn_id)
 
@@ -299,20 +300,20 @@ class WebCollectOperator(BaseOperator):
 
 
 class WebCollectTaskOperator(WebCollectOperator):
-    """Base of the operators on one collection task; links to it if the connection has a template for that.
+    """Base of the operators on one collection task; links to it if the connection has a URL template.
 
     While ``perform`` runs, ``collection_task_id`` is the id; before and after, it is the DAG's value, which
     may be a name in the file of collection tasks.
 
     :param collection_task_id: the service's task: its id, or its name in the file; None if another argument
-        names several. (templated)
+        names several tasks. (templated)
     """
 
     template_fields = ("collection_task_id", *WebCollectOperator.template_fields)
     operator_extra_links = (WebCollectTaskLink(),)
     #: Whether another argument can name several collection tasks instead.
     _takes_several = False
-    #: Names by id, before those of the configured file; None for an operator without the argument.
+    #: Names by id, which take precedence over the configured file; None for an operator without the argument.
     collection_task_names: Mapping[str, str] | None = None
 
     def __init__(self, *, collection_task_id: str | None, **kwargs: Any) -> None:
@@ -321,12 +322,12 @@ class WebCollectTaskOperator(WebCollectOperator):
         check_at_parse(self, self._checked_id, ("collection_task_id",))
 
     def _named(self, task_id: str) -> dict[str, str | None]:
-        """Return what results call a collection task."""
+        """Return the id and the name of a collection task, for results."""
         name = named_tasks([task_id], self.collection_task_names).get(task_id)
         return {"collection_task_id": task_id, "collection_task_name": name}
 
     def _called(self, task_id: str) -> str:
-        """Return what messages call a collection task."""
+        """Return how messages name a collection task."""
         return described(task_id, self.collection_task_names)
 
     def _checked_id(self) -> Any:
@@ -353,7 +354,7 @@ class WebCollectTaskOperator(WebCollectOperator):
     def open_hook(self, context: Context) -> WebCollectHook:
         """Return the hook of the connection, and store the link to the task.
 
-        :param context: of the attempt.
+        :param context: Airflow's context of the attempt.
         """
         hook = super().open_hook(context)
         store_task_link(context, hook, self.collection_task_id)

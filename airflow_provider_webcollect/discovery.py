@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 Entry = tuple[CollectionTask, yaml.MappingNode]
 
 log = logging.getLogger(__name__)
-#: How analytics differ from a file: tasks that are ``new`` in it, ``gone`` from analytics, and ``renamed`` by
-#: the service since the file was written. Each is ``{"id", "name"}`` with the file's name, and
-#: ``"service_name"`` if the service calls it otherwise.
+#: The differences between analytics and a file: tasks that are ``new`` (only in analytics), ``gone`` (only in
+#: the file), and ``renamed`` by the service since the file was written. Each is ``{"id", "name"}`` with the
+#: file's name, and ``"service_name"`` if the service has another name for it.
 Differences = dict[str, list[dict[str, str]]]
 #: The keys that are kept up to date; id and name are written once.
 _UPDATED = ("service_name", "last_run", "rows", "cost")
-#: What is written of a new entry.
+#: The keys of a new entry.
 _WRITTEN = ("id", "name", *_UPDATED)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
 
 
 def in_words(differences: Differences) -> list[str]:
-    """Return a line for each difference, and one with their numbers."""
+    """Return a line for each difference, and a last line with the counts."""
     lines = []
     for kind, tasks in differences.items():
         for task in tasks:
@@ -70,12 +70,12 @@ def discover(
 ) -> tuple[list[CollectionTask], Differences]:
     """Return the account's tasks that ran in the last three months (contract.md, endpoint 2), by name.
 
-    A task whose id the file cannot have is left out, with a warning.
+    Tasks with ids that the file cannot have are left out, with a warning.
 
     :param listed: the entries of a file, whose names stay. Other tasks get a name that the file can have.
     """
     today = pendulum.now("UTC").date()
-    # a day less than may be queried: for the service the next day may have begun
+    # a day less than can be queried, since the next day may have begun for the service
     by_id = defaultdict(list)
     for row in all_analytics(sender, start=today.subtract(months=3).add(days=1), end=today):
         by_id[row.task_id].append(row)
@@ -95,7 +95,7 @@ def discover(
     tables = {table_name(task.name): folded(task.id) for task in listed}
 
     def is_free(name: str, own: str) -> bool:
-        """Return whether a task can have a name, and take it: also in ids of Airflow, no other has it."""
+        """Return whether a task can have a name, and reserve it; names must also differ in Airflow's ids."""
         keys = ((owners, folded(name)), (tables, table_name(name)))
         if not all(taken.get(key, own) == own for taken, key in keys):
             return False
@@ -110,7 +110,7 @@ def discover(
         free = (name for name in possible if is_free(name, own))
         name = entry.name if entry else next(free, possible[-1])
         difference, service_name = {"id": task_id, "name": name}, service_names[task_id] or None
-        # a file that a person has written does not say what the service called the task then
+        # a file written by a person does not have the service's name of the task
         if service_name and (entry.service_name if entry else name) not in (None, service_name):
             difference["service_name"] = service_name
         if entry is None or "service_name" in difference:
@@ -136,8 +136,9 @@ def discover(
 def _names(task_id: str, service_name: str) -> list[str]:
     """Return the names that the file can have for a task, the best one first.
 
-    Spaces replace unprintable characters and break up templates. If another task has the name, or one that
-    is the same in the ids of Airflow, the beginning of the id follows, or all of it.
+    Spaces replace unprintable characters and break up templates. For the case that another task has the name,
+    or a name that is the same in Airflow's ids, the next names end with the beginning of the id, and with the
+    whole id.
     """
     name = "".join(character if character.isprintable() else " " for character in service_name)
     name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id
@@ -153,7 +154,7 @@ def as_yaml(tasks: Sequence[CollectionTask]) -> str:
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value as an entry of a list, with escapes in texts where YAML has no such character."""
+    """Return a value as an entry of a list, with escapes for characters that YAML does not have."""
     texts = [
         text for text in (value.values() if isinstance(value, dict) else [value]) if isinstance(text, str)
     ]
@@ -162,18 +163,19 @@ def _as_yaml(value: Any) -> str:
 
 
 def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
-    """Compare a file with the tasks that ran in the last three months, and merge these into it.
+    """Compare a file with the tasks that ran in the last three months, and merge those tasks into the file.
 
     New entries are added at the end; ``service_name``, ``last_run``, ``rows`` and ``cost`` of the others are
-    brought up to date. Everything else stays as it is, byte for byte. The file is replaced at once, and only
-    if it changes; one that does not exist is made.
+    updated. Everything else stays as it is, byte for byte. The file is replaced atomically, and only if it
+    changes; a file that does not exist is created.
 
-    :param path: of the file; for a merge it must be YAML, and its entries have a line for each key.
+    :param path: path of the file; for a merge it must be YAML, and its entries must have a line for each key.
     :param write: whether to merge; if not, nothing is written.
     :raises InvalidArgument: if the file is wrong, or cannot be read, merged or written.
-    :raises WebCollectError: if somebody else has changed the file meanwhile; and as the service's errors.
+    :raises WebCollectError: if somebody else has changed the file meanwhile, or the service cannot be
+        queried.
     """
-    # the target of a link: the link itself stays
+    # the file behind a link, so that the link itself stays
     try:
         path = Path(path).expanduser().resolve()
         is_there = path.exists()
@@ -182,7 +184,7 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     listed = read_collection_tasks(path).tasks if is_there else ()
     before = _content(path)
     text = before.decode("utf-8-sig")
-    # if it changed between the two, the merged text is not what is expected
+    # if the file changed between the two, the merged text is not as expected
     nodes = entry_nodes(path, text)[1] if listed else None
     entries = list(zip(listed, nodes.value, strict=False)) if nodes else []
     if write and (
@@ -204,9 +206,9 @@ def _merged(
     tasks: Sequence[CollectionTask],
     nodes: yaml.SequenceNode | None,
 ) -> str:
-    """Return the text of a file with what was discovered.
+    """Return the text of a file with the discovered tasks.
 
-    :param nodes: of the list of entries; None for a file without any.
+    :param nodes: the nodes of the list of entries; None for a file without entries.
     :raises InvalidArgument: if the new text would not be read as intended.
     """
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -220,7 +222,7 @@ def _merged(
         for start, end, piece in _edits(text, node, values, line_end):
             pieces += [text[at:start], piece]
             at = end
-    # before what follows the list: the defaults of all, or a written end of YAML
+    # before anything that follows the list: the defaults, or YAML's end marker
     end = nodes.end_mark.index if nodes else len(text)
     merged = "".join([*pieces, text[at:end]])
     if new:
@@ -231,7 +233,7 @@ def _merged(
     # an error about the new text would name lines that the file does not have
     with contextlib.suppress(InvalidArgument, ValueError):
         read = parse(path, merged).tasks if merged else ()
-        # the defaults of all count for new entries, too
+        # the file's defaults apply to new entries, too
         added = zip(read[len(expected) :], new.values(), strict=True)
         if read[: len(expected)] == tuple(expected) and all(
             getattr(one, key) == getattr(other, key) for one, other in added for key in _WRITTEN
@@ -244,7 +246,7 @@ def _merged(
 def _edits(
     text: str, node: yaml.MappingNode, values: Mapping[str, Any], line_end: str
 ) -> list[tuple[int, int, str]]:
-    """Return the changes of an entry, in their order: the start and end of each, and the new text."""
+    """Return the changes of an entry in order: the start and the end of each, and the new text."""
     spans = {}
     for key_node, value_node in node.value:
         start = value_node.start_mark.index
@@ -268,7 +270,7 @@ def _content(path: Path) -> bytes:
 
 
 def write_new(files: Mapping[Path, str]) -> None:
-    """Write new files, each at once; if one cannot be written, or exists meanwhile, none of them stays.
+    """Write new files, each atomically; if one cannot be written, or exists by then, none of them stays.
 
     :param files: their texts, by path.
     :raises InvalidArgument: if one cannot be written.
@@ -286,7 +288,7 @@ def write_new(files: Mapping[Path, str]) -> None:
 
 
 def _replace(path: Path, before: bytes, data: bytes) -> None:
-    """Replace a file's content at once, unless somebody else has changed it meanwhile."""
+    """Replace a file's content atomically, unless somebody else has changed it meanwhile."""
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         unfinished.write_bytes(data)

@@ -14,7 +14,7 @@ GUIDES = {
     "webcollect_to_object_storage": "/docs/guides/collect-and-land-on-a-schedule.md",
     "landing_to_warehouse": "/docs/guides/load-into-a-warehouse.md",
 }
-#: Where transfers lead, by the names of integrations that other providers declare.
+#: The targets of transfers, by the names of integrations that other providers declare.
 TARGETS = {
     "webcollect_to_object_storage": (
         "Amazon Simple Storage Service (S3)",
@@ -61,7 +61,7 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "config": {
             "webcollect": {
-                "description": "How the provider of the web data collection service works.",
+                "description": "Settings of the provider for the web data collection service.",
                 "options": {
                     "token_store": {
                         "description": "Where processes share a connection's access token: "
@@ -73,18 +73,18 @@ def get_provider_info() -> dict[str, Any]:
                         "default": "variable",
                     },
                     "token_store_timeout": {
-                        "description": "Seconds that reading and writing a Variable may take together where "
+                        "description": "Seconds that reading and writing a Variable may take together, if "
                         "tokens are kept in Variables. A renewal waits one and a half times as long, so that "
-                        "no two processes renew at once. The same for all processes.",
+                        "no two processes renew at once. Must be the same for all processes.",
                         "version_added": "1.0.0",
                         "type": "float",
                         "example": "5.0",
                         "default": "2.0",
                     },
                     "collection_tasks": {
-                        "description": "The absolute path of a file, YAML or JSON, with the ids and names of "
-                        "the service's tasks. Where operators, sensors and the command line take an id, they "
-                        "then take a name too.",
+                        "description": "The absolute path of a YAML or JSON file with the ids and names of "
+                        "the service's tasks. Operators, sensors and the command line then accept a name "
+                        "in place of an id.",
                         "version_added": "1.0.0",
                         "type": "string",
                         "example": "/opt/airflow/dags/collection_tasks.yaml",
@@ -111,7 +111,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _integration() -> dict[str, Any]:
-    """Return the integration; its address is that of ``[project.urls]``, which is empty until a release."""
+    """Return the integration; its address is in ``[project.urls]``, which is empty until a release."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
     integration: dict[str, Any] = {

@@ -69,7 +69,7 @@ class WebCollectExportLink(_StoredLink):
 
 
 def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: object) -> None:
-    """Store the link to a task's page, if the connection says where such pages are.
+    """Store the link to a task's page, if the connection has a URL template for such pages.
 
     :param collection_task_id: its id or name; no link is stored for a value that is neither, such as None.
     :raises InvalidArgument: if the file of collection tasks does not have the name.
@@ -82,7 +82,7 @@ def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: 
 
 
 def store_export_link(context: Context, hook: WebCollectHook, location: Location) -> None:
-    """Store the link to a folder of landed rows, if the connection says where such pages are."""
+    """Store the link to a folder of landed rows, if the connection has a URL template for such pages."""
     template = hook.connection.export_url_template
     values = {"bucket": location.bucket, "path": location.key.lstrip("/")}
     WebCollectExportLink.store(context, _filled(template, values, safe="/") if template else "")

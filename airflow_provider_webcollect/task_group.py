@@ -1,4 +1,4 @@
-"""A task group that collects, waits and lands: the tasks of a DAG for the entries of a file."""
+"""A task group that collects, waits and lands, for each entry of a file."""
 
 from __future__ import annotations
 
@@ -58,20 +58,21 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG
 
 Arrangement = Literal["each", "together"]
-#: What the group's tooltip says of its arrangement.
+#: The group's arrangement as its tooltip names it.
 _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "together"}
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: The place of a source in errors.
 _SOURCE = re.compile(r"sources\[(\d+)\]")
-#: What Airflow renders of an entry: the folders of its rows, and its table, which can have no template in the
-#: file.
+#: Values of an entry that Airflow renders: the folders of its rows; and its table, which can have no template
+#: in the file.
 _RENDERED = {"destination", "partition", "landing", "table"}
-#: Arguments that have texts of the file.
+#: Arguments that have texts from the file.
 _WRITTEN = (
     *("collection_task_id", "collection_task_ids", "collection_task_names", "collection_task_name"),
     *("lotno", "loop_items", "updates"),
 )
-#: The operators of the group, by the ids of their tasks, which are also the arguments with theirs.
+#: The operators of the group, by the ids of their tasks, which are also the names of the group's arguments
+#: for them.
 _OPERATORS: dict[str, type] = {
     "limit": WebCollectMetricsCheckOperator,
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
@@ -90,7 +91,7 @@ _SETTING = {
 class _Part(msgspec.Struct, frozen=True):
     """A collection task, and what the group makes of its name.
 
-    :ivar folder: of its rows, or its table of Iceberg.
+    :ivar folder: the folder of its rows, or its Iceberg table.
     :ivar load: arguments of its load, with the table; None for no load.
     :ivar loop: the entry of its ``loop_items`` whose missing inputs are collected again; None for no loop.
     """
@@ -102,12 +103,12 @@ class _Part(msgspec.Struct, frozen=True):
 
     @property
     def called(self) -> str:
-        """What errors call it."""
+        """The collection task as errors name it."""
         return f"collection task {self.task.name!r}"
 
     @property
     def name(self) -> str | None:
-        """Its name; None if it has only an id."""
+        """The collection task's name; None if it has only an id."""
         return None if self.task.name == self.task.id else self.task.name
 
     @property
@@ -119,59 +120,59 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class WebCollectTaskGroup(TaskGroup):
-    """The tasks that collect the rows of collection tasks, and land them: a DAG in a few lines.
+    """The tasks that run collection tasks and land their rows: a DAG in a few lines.
 
-    For each collection task: set its loop items, if the file has any for it; start it; wait for the run in
-    the triggerer; land the new rows; and load them into a warehouse, if ``load`` is given. Names and settings
-    come from the file of collection tasks. While the DAG is parsed, that file is read, and nothing is sent to
-    the service.
+    For each collection task, the group sets its loop items, if the file has any for it; starts it; waits for
+    the run in the triggerer; lands the new rows; and loads them into a warehouse, if ``load`` is given. Names
+    and settings come from the file of collection tasks. The file is read while the DAG is parsed; nothing is
+    sent to the service then.
 
     The tasks are called ``set_loop_items``, ``start``, ``wait``, ``land`` and ``load``. With
-    ``arrangement="each"`` they are in a group for each collection task, inside this one and with its name;
-    none waits for another. With ``"together"`` there is one of each, for all collection tasks. That is much
-    cheaper for hundreds, but a run that fails holds up the landing of all. Both land in the same folders,
-    with the same outlets: an asset for each folder.
+    ``arrangement="each"``, each collection task has a group of its own inside this one, with its name, and no
+    group waits for another. With ``"together"``, there is one task of each kind for all collection tasks.
+    That is much cheaper for hundreds of them, but one failed run holds up the landing of all. Both
+    arrangements land in the same folders, with the same outlets: an asset for each folder.
 
     With ``retry_missing_inputs``, collection tasks whose ``loop_items`` are in the file, and whose landing
-    checks its ``inputs``, collect again what has no row: a group ``retry_1`` sets the loop to the missing
-    inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its tasks are
-    skipped. What is missing in the end is in the outcome of the last landing, and only there it can fail. The
-    task ``restore_loop_items``, a teardown, then sets the whole list again, and ``landed`` is the last task
-    before the load. With ``"together"``, only folders of what is collected again get a second event, from
-    Airflow 3 on.
+    checks its ``inputs``, collect the inputs without a row again: a group ``retry_1`` sets the loop to the
+    missing inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its
+    tasks are skipped. The outcome of the last landing has the inputs that are still missing, and only this
+    landing can fail because of them. Then the teardown ``restore_loop_items`` sets the whole list again, and
+    ``landed`` is the last task before the load. With ``"together"``, only the folders of collection tasks
+    that are collected again get a second event, from Airflow 3 on.
 
-    It is a ``TaskGroup`` of Airflow, with its arguments (``prefix_group_id``, ``default_args``, ``tooltip``,
-    ``ui_color``…), also for dependencies and inside other groups. All other arguments, such as
-    ``mark_exported=True``, are the landing's, like those in ``land``. There is no ``partial`` and no
-    ``expand``, since its tasks are made from the file while the DAG is parsed: if only a run knows its
-    collection tasks, map the operators themselves.
+    The group is a ``TaskGroup`` of Airflow and takes its arguments (``prefix_group_id``, ``default_args``,
+    ``tooltip``, ``ui_color``…); it can have dependencies and be inside other groups. All other arguments,
+    such as ``mark_exported=True``, are passed to the landing, like the ones in ``land``. There is no
+    ``partial`` and no ``expand``, since the tasks are created from the file while the DAG is parsed: if the
+    collection tasks are only known in a run, map the operators themselves.
 
-    :param group_id: unique in the DAG.
+    :param group_id: the id of the group, unique in the DAG.
     :param collection_tasks: the path of a file of collection tasks (``.yaml``, ``.yml`` or ``.json``),
-        relative to the folder of the DAG's file; or a list of names in the file of
-        ``[webcollect] collection_tasks``, of ids (used without anything from the file), and of dicts with the
-        file's keys (the name is the id by default). None (default) for all entries of the file of
-        ``[webcollect] collection_tasks``. Texts in them are not templates, except for ``destination``.
-    :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` are
-        those of each collection task. With ``table_format="iceberg"`` the tables. An entry's own
-        ``destination`` overrides it, and may name another connection; None (default) if each has one.
-        (templated)
+        relative to the folder of the DAG's file; or a list, whose entries are names in the file of
+        ``[webcollect] collection_tasks``, ids (which take nothing from that file), or dicts with the file's
+        keys (the name is the id by default). None (default) for all entries of the file of ``[webcollect]
+        collection_tasks``. Texts in them are not templates, except for ``destination``.
+    :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` stand
+        for the name and the id of each collection task. With ``table_format="iceberg"``, the tables. An
+        entry's own ``destination`` overrides it, and may name another connection; None (default) if each
+        entry has one. (templated)
     :param arrangement: ``each`` (default), or ``together``, which is better for hundreds of collection tasks;
-        the tooltip shows it. The tasks' ids, and so their history, depend on it.
+        the tooltip shows it. The task ids depend on the arrangement, so changing it begins a new history.
     :param retry_missing_inputs: how often inputs without a row are collected again, 0 (default) to 3.
-    :param limit: arguments of :class:`.WebCollectMetricsCheckOperator`: a task ``limit`` stands before each
-        start. None (default) for no limit.
+    :param limit: arguments of :class:`.WebCollectMetricsCheckOperator`, for a task ``limit`` before each
+        start. None (default) for no such task.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
     :param land: arguments of :class:`.WebCollectToObjectStorageOperator`, whose ``mode`` is ``incremental``
         here. A collection task's own options take precedence.
-    :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``, in
-        which names are in lower case, with ``_`` for other characters. A collection task's own ``load`` has
-        precedence, key by key. None (default) loads nothing.
+    :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``;
+        there, names are in lower case, and ``_`` replaces other characters. A collection task's own ``load``
+        has precedence, key by key. None (default) loads nothing.
     :param webcollect_conn_id: the Airflow connection of the service, for all tasks. (templated)
     :raises InvalidArgument: if a collection task is unknown, named twice, or wrong; if there is none; if two
-        have one folder or one of them is inside the other's; and as the operators raise it.
+        of them have the same folder, or one folder is inside the other; and if an operator raises it.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class WebCollectTaskGroup(TaskGroup):
             "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
             "load": {**_arguments("load", load)},
         }
-        # each load has one of its own
+        # each load has a table of its own
         self._table = self._given["load"].pop("table", None)
         self._loads = load is not None
         self._retries = arguments.integer("retry_missing_inputs", retry_missing_inputs, 0, MOST_RETRIES)
@@ -228,18 +229,19 @@ class WebCollectTaskGroup(TaskGroup):
             self._made("limit", task_group=self) >> firsts
 
     def _made(self, task_id: str, options: Mapping[str, Any] | None = None, **given: Any) -> Any:
-        """Return an operator of the group, for which Airflow does not render texts of the file as templates.
+        """Return an operator of the group, in which Airflow does not render texts from the file as templates.
 
-        It gets them as plain values first, since it checks only those while the DAG is parsed.
+        The operator gets the texts as plain values first, since it checks only plain values while the DAG is
+        parsed.
 
-        :param options: arguments that the file has for it, in place of those that the DAG has.
-        :param given: its other arguments, which the DAG cannot have for it.
+        :param options: its arguments from the file, which replace the DAG's.
+        :param given: its other arguments, which the DAG cannot set.
         """
         own = {**self._given[task_id], **(options or {})}
         made = {**_OPERATORS, **_SETTING}[task_id](task_id=task_id, dag=self.dag, **given, **own)
         for name in (*(name for name in _WRITTEN if name in given), *(options or {})):
             value = getattr(made, name) if name in made.template_fields else None
-            # what another task returns, Airflow does not render either
+            # Airflow does not render another task's result either
             if value is not None and name not in _RENDERED and not hasattr(value, "resolve"):
                 setattr(made, name, literal(value))
         if isinstance(given.get("sources"), list):
@@ -250,7 +252,7 @@ class WebCollectTaskGroup(TaskGroup):
         return made
 
     def _connect_load(self, land: WebCollectToObjectStorageOperator) -> None:
-        """Have loads use the connection of the storage that the landing has, unless they have their own."""
+        """Let the loads use the landing's storage connection, unless they have one of their own."""
         is_iceberg = land.table_format == "iceberg"
         storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
         self._given["load"].setdefault("object_storage_conn_id", storage)
@@ -287,7 +289,7 @@ class WebCollectTaskGroup(TaskGroup):
         return parts
 
     def _load_of(self, task: CollectionTask) -> dict[str, Any] | None:
-        """Return the arguments of the load that are the collection task's alone; None for no load."""
+        """Return the load's arguments for one collection task; None for no load."""
         if not self._loads or task.load is False:
             return None
         own = task.load or {}
@@ -331,7 +333,7 @@ class WebCollectTaskGroup(TaskGroup):
         return task.options.get("checks", self._given["land"].get("checks"))
 
     def _options_of(self, part: _Part, retry: int) -> dict[str, Any]:
-        """Return the options of a landing that are the collection task's alone.
+        """Return the landing's options for one collection task.
 
         :param retry: 0 for the first landing; only after the last one, missing inputs can fail.
         """
@@ -349,13 +351,13 @@ class WebCollectTaskGroup(TaskGroup):
         add_landing: Callable[[int, dict[str, Any], Any], Any],
         sources_of: Callable[[Sequence[_Part], int], Any] | None = None,
     ) -> Any:
-        """Add the tasks that collect missing inputs again after a landing; return the task after all.
+        """Add the tasks that collect missing inputs again after a landing; return the last task.
 
-        :param parts: of which the landing has the rows.
-        :param add_landing: adds the landing of a retry; takes its number, arguments of all tasks of its
-            group, and its ``sources``.
-        :param sources_of: returns the ``sources`` of a retry of parts, from which a run chooses; None for a
-            landing of one part.
+        :param parts: the collection tasks whose rows the landing has.
+        :param add_landing: adds the landing of a retry; takes the retry's number, the arguments of all tasks
+            of its group, and its ``sources``.
+        :param sources_of: returns the ``sources`` of a retry of some collection tasks, from which a run
+            chooses; None for a landing of one collection task.
         """
         if AIRFLOW_V_3_0_PLUS:
             from airflow.providers.standard.operators.empty import EmptyOperator
@@ -383,7 +385,7 @@ class WebCollectTaskGroup(TaskGroup):
             landing = add_landing(number, usual, set_missing.output["sources"])
             landing << self._made("wait", after=start.output, **of_run)
             for task in retry:
-                # a setup is followed by no other rule, and what is skipped skips the others
+                # no other rule works after a setup, and a skipped task skips the next ones
                 task.trigger_rule = "all_success"
             landings.append(landing)
             setups.append(set_missing)
@@ -482,7 +484,7 @@ def _names(parts: Sequence[_Part]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
-    """Return a context manager whose errors name the collection task, and not its place in ``sources``."""
+    """Return a context manager whose errors name the collection task instead of its place in ``sources``."""
     try:
         yield
     except InvalidArgument as error:
@@ -493,7 +495,7 @@ def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
 
 
 def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) -> None:
-    """Refuse arguments of the group that only another of its operators than the landing takes, or none."""
+    """Refuse ``conn_id``, and arguments that only other operators of the group than the landing take."""
     for arguments_of in (given, default_args):
         if "conn_id" in arguments_of:
             rule = "the argument is called webcollect_conn_id"
@@ -536,9 +538,10 @@ def _folders_of(dag: DAG) -> list[Path]:
 
 
 def _selected(given: Any, folders: Sequence[Path]) -> Sequence[CollectionTask]:
-    """Return the collection tasks that are meant, at least one.
+    """Return the selected collection tasks, at least one.
 
-    :param folders: in which the path of a file can begin, the first one that has it.
+    :param folders: folders to which the path of a file can be relative; the first one that has the file
+        counts.
     :raises InvalidArgument: if one is unknown, wrong, or named twice.
     """
     argument = "collection_tasks"

@@ -1,4 +1,4 @@
-"""Waiting: in a worker, and in the triggerer on a connection's shared feed; and how a wait ends its task."""
+"""Waiting: in a worker, and in the triggerer on a connection's shared feed; and the end of a wait."""
 
 from __future__ import annotations
 
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.poll import Poll
 
 log = logging.getLogger(__name__)
-#: Further attempts to read something from Airflow for the first time, in two to four minutes. Airflow waits
-#: five for a trigger to process a response (``[triggerer] shared_stream_ack_timeout``).
+#: Number of further attempts to read something from Airflow for the first time; they take two to four
+#: minutes. Airflow waits five minutes for a trigger to process a response (``[triggerer]
+#: shared_stream_ack_timeout``).
 READ_RETRIES = 6
 #: Attempts of a status query: one retry, for example after a lost connection.
 TRIES = 2
@@ -89,7 +90,7 @@ def result_or_end(ask: Callable[[], T], interval: float, log: Any) -> T | Ended 
 
     A refusal counts only if repeated queries confirm it.
 
-    :param ask: sends the query; reads the connection each time.
+    :param ask: sends the query; it reads the connection each time.
     :param interval: seconds between two queries.
     :param log: a logger.
     """
@@ -122,7 +123,7 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
 
 
 def readable(state: Any) -> Any:
-    """Return a state as :func:`query` has it; raise the error that is in its place."""
+    """Return a state that :func:`query` has returned; raise it if it is an error."""
     if isinstance(state, WebCollectError):
         raise state
     return state
@@ -177,7 +178,7 @@ def result_of(ended: Ended) -> Records:
 
 
 def shared_feed(conn_id: str, interval: float) -> StatusFeed:
-    """Return the feed of a connection, for an ``async with``; it is one object for all users.
+    """Return the feed of a connection, for an ``async with``; all users get the same object.
 
     :param conn_id: the Airflow connection of the service.
     :param interval: seconds between two queries of this user.
@@ -194,12 +195,12 @@ class StatusFeed:
     Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
     read for two minutes.
 
-    It may live for weeks, and the connection may get a new credential meanwhile. So the connection is read
-    again when a request fails, and its new values are used.
+    A feed may live for weeks, and the connection may get a new credential meanwhile. So when a request fails,
+    the connection is read again, and its new values are used.
 
     :param conn_id: the Airflow connection of the service.
     :param interval: seconds between two queries of the first user.
-    :ivar polls: by query.
+    :ivar polls: the polls by query.
     """
 
     def __init__(self, conn_id: str, interval: float) -> None:
@@ -257,7 +258,7 @@ class StatusFeed:
 
     def _send_gauges(self) -> None:
         tags = {"connection": self._hook.webcollect_conn_id}
-        # as Airflow's own metrics of a triggerer: another one has other waits
+        # as in Airflow's own metrics of a triggerer: each triggerer has waits of its own
         own = {**tags, "hostname": socket.gethostname()}
         Stats.gauge("webcollect.waits.running", self._users, tags=own)
         send_gauges(self._clients[-1].context, tags)
@@ -265,8 +266,8 @@ class StatusFeed:
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         """Query the states of some keys.
 
-        :raises TokenUnavailable: if it failed, but the connection has changed and another attempt may
-            succeed.
+        :raises TokenUnavailable: if the query failed, but the connection has changed, so that another attempt
+            may succeed.
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
         from airflow_provider_webcollect.service.client import in_thread
@@ -296,16 +297,16 @@ async def read_with_retries(
     *,
     is_certain: Callable[[Exception], bool],
 ) -> T:
-    """Read something from Airflow, and repeat that after growing pauses if it fails.
+    """Read something from Airflow; if that fails, try again after growing pauses.
 
     When a triggerer starts, a secrets backend, the API server or the database may be unavailable. Airflow 3
     then reports that the connection does not exist, so that error is not permanent.
 
-    :param what: name of what is read, for the log.
+    :param what: what is read, for the log.
     :param read: reads it.
     :param interval: seconds between two queries of the wait.
     :param is_certain: returns whether another attempt would fail as well.
-    :raises Exception: that of the last attempt, after :data:`READ_RETRIES` of them.
+    :raises Exception: the error of the last attempt, after :data:`READ_RETRIES` further attempts.
     """
     for failures in range(1, READ_RETRIES + 1):
         try:

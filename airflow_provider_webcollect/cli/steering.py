@@ -1,4 +1,4 @@
-"""The commands that change tasks, task groups and data apps, and those that read what such a change needs."""
+"""The commands that change tasks, task groups and data apps, or read facts for such changes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 COPIES = ("task", "group", "copy", "name", "failure")
 ACTIONS = ("action_id", "action_type", "name", "loop_type", "values", "properties", "task")
-#: The most ids that a question names.
+#: Maximum number of ids that a question names.
 NAMED = 5
 APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
@@ -62,7 +62,7 @@ def _lines(data: bytes, parameter: click.Parameter, file: str) -> list[str]:
 
 
 def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[str]:
-    """Return ids, each once; ``-`` stands for those on standard input."""
+    """Return ids, each once; ``-`` stands for the ids on standard input."""
     ids: list[str] = []
     for value in values:
         if value != "-":
@@ -132,7 +132,7 @@ def _client_for(
 ) -> Client:
     """Return a client that sends the calls.
 
-    :param question: asked on the terminal before, unless ``yes`` is set.
+    :param question: asked on the terminal first, unless ``yes`` is set.
     :raises Exit: if nothing is sent: the calls of a dry run were shown, or the answer is no.
     :raises UsageError: if there is no terminal for the question.
     """
@@ -157,7 +157,7 @@ def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
 
 
 def _deletion(ids: Sequence[object], what: str) -> str:
-    """Return the question before some are deleted, with the first of their ids."""
+    """Return the question before a deletion, with the first of the ids."""
     some = ", ".join(map(str, ids[:NAMED])) + (", …" if len(ids) > NAMED else "")
     return f"Delete {counted(len(ids), what)} ({some})?"
 
@@ -169,7 +169,7 @@ def _deletion(ids: Sequence[object], what: str) -> str:
 def subtasks(task_ids: list[str], output: str, **where: Any) -> None:
     """Show the sub-tasks of tasks and their states.
 
-    They belong to each task's latest batch. `-` as TASK: the ids on standard input, one a line.
+    The sub-tasks are of each task's latest batch. `-` as TASK: the ids on standard input, one per line.
     """
     with connect(**where).client() as client:
         batches = {task_id: all_subtasks(client, task_id) for task_id in task_ids}
@@ -185,10 +185,10 @@ def subtasks(task_ids: list[str], output: str, **where: Any) -> None:
 def task() -> None:
     """Copy, move, set up, start and delete tasks.
 
-    `-` as TASK, where there may be several: the ids on standard input, one a line.
+    `-` as TASK, where several are allowed: the ids on standard input, one per line.
 
     `copy`, `start` and `set-loop --append` may have been carried out although no response came; the error
-    then says what to check. The other commands can be repeated: the end is the same.
+    then says what to check. The other commands can be repeated: the result is the same.
     """
 
 
@@ -199,9 +199,8 @@ def task() -> None:
 def copy(task_ids: list[str], group_id: tuple[int, ...], output: str, **sending: Any) -> int:
     """Copy tasks.
 
-    Each of the tasks is copied to each of the groups, one after another; the column `copy` has the new ids.
-
-    If no response comes, copies may have been made nevertheless: look before you repeat the command.
+    Each task is copied to each group, one after another; the column `copy` has the new ids. If no response
+    comes, copies may have been made nevertheless: check before you repeat the command.
 
     Exit code 1: some copies were not made; the column `failure` and standard error say which, and why.
     """
@@ -222,7 +221,7 @@ def _copy_each(
 ) -> CopyResult:
     """Copy tasks one after another and show the copies; an error of one task alone does not stop it.
 
-    :param calls: by the ids of the task and of its group; None for the task's own.
+    :param calls: the calls by the id of the task and the id of the group; None for the task's own group.
     """
     rows: list[dict[str, Any]] = []
     failed: list[FailedCopy] = []
@@ -238,7 +237,7 @@ def _copy_each(
                 row["failure"] = error.message
             rows.append(row)
     finally:
-        # also if an error or an interrupt has ended it
+        # even if an error or an interrupt has ended the copying
         if rows:
             show(rows, output, COPIES, whole=True)
         if len(calls) > 1 and (left := [*calls][len(rows) :]):
@@ -254,7 +253,7 @@ def _copy_each(
 def move(task_id: str, group_id: int, output: str, **sending: Any) -> int:
     """Move a task to a group.
 
-    Exit code 1: the service says that it did not move the task.
+    Exit code 1: the service did not move the task.
     """
     if not _send(endpoints.move_task(task_id, group_id), output, **sending).moved:
         tell("The service did not move the task: it may be in that group already.")
@@ -279,7 +278,7 @@ def delete(task_ids: list[str], output: str, **sending: Any) -> None:
 @connection_options
 @output_option
 def actions(task_ids: list[str], action_types: tuple[str, ...], output: str, **where: Any) -> int:
-    """Show the steps of tasks and what they are set to.
+    """Show the steps of tasks and their settings.
 
     A table and CSV have the number of a loop's values; JSON has the values.
 
@@ -348,10 +347,10 @@ def set_loop(
 ) -> None:
     """Set the values of a loop step.
 
-    They replace the present values, after a question; with --append they are added. `webcollect task
+    The values replace the present ones, after a question; with --append they are added. `webcollect task
     actions` shows the steps.
 
-    If no response to --append comes, the values may have been added nevertheless: look before you repeat the
+    If no response to --append comes, the values may have been added nevertheless: check before you repeat the
     command.
     """
     values = [*loop_items, *file]
@@ -380,7 +379,7 @@ def set_params(
 ) -> None:
     """Set parameters of a step.
 
-    For example TextToSet=shoes, the text of a step that enters text. `webcollect task actions` shows the
+    For example, TextToSet=shoes sets the text of a step that enters text. `webcollect task actions` shows the
     steps and their parameters.
     """
     step = {"action_type": action_type, "action_id": action_id, "properties": properties}
@@ -415,16 +414,16 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     metavar="ID",
     multiple=True,
     callback=_ids,
-    help="Only this one; may be repeated. By default all of the latest batch.",
+    help="Only this sub-task; may be repeated. By default all of the latest batch.",
 )
 @_sending_options
 def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **where: Any) -> int:
-    """Start the sub-tasks of a task, and show which.
+    """Start the sub-tasks of a task, and show which were started.
 
-    Sub-tasks that wait or run are not started again; with an API key alone, which cannot read their states,
-    all sub-tasks named by --subtask are.
+    Sub-tasks that are waiting or running are not started again. An API key alone cannot read their states:
+    then all sub-tasks named by --subtask are started.
 
-    If no response comes, they may have been started nevertheless: `webcollect status` shows it.
+    If no response comes, the sub-tasks may have been started nevertheless: check with `webcollect status`.
 
     Exit code 1: there are no sub-tasks.
     """
@@ -445,7 +444,7 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
             client.send(call)
     started = [{"task": task_id, "sub_task": subtask_id} for subtask_id in idle]
     show(started, output, ("sub_task", "task"), whole=True)
-    tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} ran already")
+    tell(f"Started: {len(idle)}; {len(wanted) - len(idle)} already active")
     return int(not wanted)
 
 
@@ -456,7 +455,7 @@ def start(task_id: str, subtask_ids: list[str], dry_run: bool, output: str, **wh
 def mark_exported(task_id: str, output: str, **sending: Any) -> None:
     """Confirm a task's export, after a question.
 
-    Whatever the task has collected then counts as exported, whether it was read or not.
+    All rows that the task has collected then count as exported, whether they were read or not.
     """
     question = f"Count all that task {called([task_id])[0]} has collected as exported?"
     _send(endpoints.mark_exported(task_id), output, question, **sending)
@@ -475,7 +474,7 @@ def group() -> None:
 def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:
     """Delete task groups, after a question.
 
-    `-` as GROUP: the ids on standard input, one a line.
+    `-` as GROUP: the ids on standard input, one per line.
     """
     question = _deletion(group_ids, "task group")
     _send(endpoints.delete_task_groups(group_ids), output, question, **sending)
@@ -494,8 +493,8 @@ def app() -> None:
 def deprecate(app_id: str, output: str, **sending: Any) -> None:
     """Deprecate a data app, after a question.
 
-    The app leaves the marketplace's search, and takes no new releases. Only its author can do that, with the
-    data-app API key of the connection.
+    The app disappears from the marketplace's search, and accepts no new releases. Only its author can do
+    that, with the connection's data-app API key.
     """
     call = endpoints.deprecate_data_app(app_id)
     deprecated = _send(call, output, f"Deprecate the data app {app_id}?", **sending)

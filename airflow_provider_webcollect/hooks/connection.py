@@ -1,6 +1,6 @@
 """Reading, checking and testing an Airflow connection of the type ``webcollect``.
 
-The command line reads connections without Airflow; only the functions of the test import it.
+The command line reads connections without Airflow; only the functions that test a connection import it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a value must be, by the kind of its field.
+#: What a value must be, by the type of its field.
 _RULES = {str: "a string", float: "a number", int: "an integer", bool: "true or false"}
 #: A token that the service does not know.
 NO_TOKEN = "connection-test"
@@ -71,7 +71,8 @@ def read_connection(connection: Connection, extra: Any, origin: str = "") -> Web
     """Check a connection and return its values.
 
     :param extra: the connection's extra, decoded.
-    :param origin: where it comes from, for messages; by default an Airflow connection.
+    :param origin: where the connection comes from, for messages; by default, that it is an Airflow
+        connection.
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if a field is invalid.
     """
@@ -179,7 +180,7 @@ def _is_web_page(url: str) -> bool:
 
 
 def _base_url(connection: Connection) -> str:
-    """Return the main service's base URL; a host without scheme gets that of ``schema``, or https."""
+    """Return the main service's base URL; a host without a scheme gets the one in ``schema``, or https."""
     host = (connection.host or "").strip()
     if not host:
         raise ConnectionIncomplete(
@@ -195,7 +196,7 @@ def _base_url(connection: Connection) -> str:
         # the settings refuse it
         return f"{scheme}://{rest}"
     if connection.port and port not in (None, connection.port):
-        raise InvalidArgument("port", connection.port, f"the host has another one, {port}")
+        raise InvalidArgument("port", connection.port, f"the host has another port, {port}")
     if connection.port and port is None:
         place = f"{place}:{connection.port}"
     return f"{scheme}://{place}{slash}{path}"
@@ -205,7 +206,7 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     """Test a connection with a harmless call; return whether it works, and a message for the user.
 
     Airflow tests a connection under a random id, so a token obtained here cannot be shared with workers. A
-    refresh token works only once: exchanging it here would lock the workers out. So it is never sent.
+    refresh token works only once: exchanging it here would lock the workers out, so it is never sent.
     """
     try:
         passed, message = True, _prove(connection)

@@ -15,7 +15,7 @@ from typing import Any
 class Field:
     """An extra of a connection.
 
-    :param name: of the extra, and of the attribute of ``Settings``, ``Credentials`` or
+    :param name: name of the extra, and of the attribute of ``Settings``, ``Credentials`` or
         ``WebCollectConnection`` that gets its value.
     :param label: its name in the form.
     :param help: what it means, for the form and the documentation.
@@ -39,10 +39,10 @@ class Field:
 
     @property
     def suggestion(self) -> str | float | None:
-        """The default as the form suggests it: that of numbers only.
+        """The default that the form suggests; None unless the value is a number.
 
-        Airflow 3 masks the default of a field whose name looks secret, as those of the others do (``token``,
-        ``api_key``), and then saves the mask.
+        Airflow 3 masks the default of a field whose name looks secret, and then saves the mask. The other
+        fields with a default have such names (``token``, ``api_key``).
         """
         return self.default if self.kind in {float, int} else None
 
@@ -89,16 +89,16 @@ FIELDS = (
     Field(
         "max_response_bytes",
         "Largest response",
-        "The most bytes of a response after decompression; the contract's limit is 8 MB.",
+        "Maximum bytes of a response after decompression; the contract's limit is 8 MB.",
         int,
         64 * 1024 * 1024,
     ),
-    Field("ca_file", "CA file", "File of certificate authorities to trust instead of the usual ones."),
+    Field("ca_file", "CA file", "File of certificate authorities to trust instead of the default ones."),
     Field(
         "requests_per_second",
         "Requests per second",
-        "The most that each process sends; the service allows 20 per address. 0 sets no limit. Of several "
-        "connections to one address, the lowest limit counts.",
+        "Maximum that each process sends; the service allows 20 per address. 0 sets no limit. If several "
+        "connections share an address, the lowest limit applies.",
         float,
         20,
     ),
@@ -130,14 +130,14 @@ FIELDS = (
     ),
 )
 
-#: What the form hides, renames and suggests of the fields that every connection has.
+#: How the form treats the fields that every connection has: hidden fields, other labels, and examples.
 UI_FIELD_BEHAVIOUR: dict[str, Any] = {
     "hidden_fields": ["schema", "port"],
     "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
     "placeholders": {"host": "https://openapi.example.com"},
 }
 
-# What the form of some version of Airflow puts into a connection.
+# Values that the forms of some versions of Airflow put into a connection.
 
 #: Shown by Airflow 2's form instead of a stored secret; Airflow puts the secret back when it saves.
 PLACEHOLDER = "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER"
@@ -184,8 +184,8 @@ def _schema(field: Field) -> dict[str, Any]:
 def widgets() -> dict[str, Any]:
     """Return the form's fields as widgets, for Airflow before 3.2.
 
-    Airflow before 3.2 knows four kinds of widgets and drops the whole connection type if it meets another, so
-    numbers are strings.
+    Airflow before 3.2 supports four kinds of widgets, and drops the whole connection type if a field has any
+    other kind. So fields for numbers are text fields.
     """
     return {field.name: _widget(field) for field in FIELDS}
 

@@ -1,6 +1,6 @@
-"""Storages and catalogs that connections of Airflow open.
+"""Storages and catalogs that are opened with Airflow connections.
 
-Airflow is imported only where one of its connections is named.
+Airflow is imported only if one of its connections is named.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.location import Connections
     from airflow_provider_webcollect.landing.reader import LandedData
 
-#: The variable with which Airflow 3 finds connections in its database; without it, a process that is not a
-#: task's finds only those in the environment.
+#: The environment variable that lets Airflow 3 find connections in its database; without it, a process that
+#: is not a task's finds only connections in the environment.
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
-#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a connection that is wrong; their texts may
-#: show the connection's values. Those for a response are subclasses of ``ValueError`` too.
+#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a wrong connection; their texts may show the
+#: connection's values. Errors about a response are subclasses of ``ValueError`` too.
 _OF_CONNECTIONS = {
     *("ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
     *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
@@ -50,9 +50,10 @@ _blocks: set[object] = set()
 
 @contextlib.contextmanager
 def _as_server() -> Iterator[None]:
-    """Let Airflow find the connections in its database, in the block.
+    """Let Airflow find the connections in its database while the block runs.
 
-    All threads of the process have the same variables: it stays until the last block that needs it has ended.
+    All threads of a process share the environment, so the variable stays until the last block that needs it
+    has ended.
     """
     block = object()
     with _lock:
@@ -104,10 +105,10 @@ def _is_attached(path: str) -> bool:
 
 
 class AirflowConnections:
-    """The connections of Airflow, for a task; each is looked up once.
+    """Airflow's connections, as a task sees them; each is looked up once.
 
-    A connection that is named and not there is an error: filesystems would use the credentials of the machine
-    instead.
+    A named connection that does not exist is an error: otherwise filesystems would use the machine's
+    credentials.
     """
 
     def __init__(self) -> None:
@@ -116,7 +117,7 @@ class AirflowConnections:
     def require(self, conn_id: str, text: str) -> None:
         """Look a connection up.
 
-        :param text: what it is named for.
+        :param text: what the connection is named for.
         :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds
             none while its API server cannot be reached.
         """
@@ -131,14 +132,14 @@ class AirflowConnections:
         self._known.add(conn_id)
 
     def path(self, location: Location) -> ObjectStoragePath:
-        """Return a path of Airflow, whose connection it has.
+        """Return the location as an Airflow path with its connection.
 
         :raises StorageError: if Airflow has no such connection.
         """
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
         text, conn_id = location.text, location.conn_id
-        # of a storage without an extra of ours, Airflow takes what stands before the host for a connection
+        # for a storage without an extra of ours, Airflow takes the text before the host for a connection
         if named := conn_id or urlsplit(text).netloc.rpartition("@")[0]:
             self.require(named, text)
         # in Airflow 2, an explicit None overrides the connection in the path
@@ -171,11 +172,11 @@ class AirflowConnections:
 
         :raises ExtraMissing: if the provider of Iceberg is not installed.
         :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
-        :raises StorageError: if the catalog, or its database, is in trouble.
+        :raises StorageError: if the catalog or its database fails for now.
         """
         from airflow_provider_webcollect.landing.formats import require
 
-        require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "a table of Iceberg")
+        require("airflow.providers.apache.iceberg.hooks.iceberg", "iceberg", "an Iceberg table")
         from airflow.providers.apache.iceberg.hooks.iceberg import IcebergHook
 
         address = None
@@ -197,13 +198,13 @@ class AirflowConnections:
 
 
 class ServerConnections(AirflowConnections):
-    """The connections of Airflow, for a process that is not a task's, or may not be one."""
+    """Airflow's connections, as seen by a process that is not, or may not be, a task's."""
 
     def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
         """Return the filesystem of a folder, and the folder's path on it; nothing is read.
 
         :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
-        :raises StorageError: if Airflow, or what it connects to, is in trouble.
+        :raises StorageError: if Airflow, or the system that it connects to, fails for now.
         """
         supported("landing", location)
         try:
@@ -215,20 +216,20 @@ class ServerConnections(AirflowConnections):
             if not (
                 _is_lasting(error) or isinstance(error, StorageError) or type(error).__name__ == _NOT_FOUND
             ):
-                problem = f"{location.text} cannot be reached by {location.conn_id!r} now: {reason}"
+                problem = f"{location.text} cannot be reached with {location.conn_id!r} now: {reason}"
                 raise StorageError(problem) from error
             rule = f"{location.text} cannot be reached: {reason}"
             raise InvalidArgument("object_storage_conn_id", location.conn_id, rule) from error
 
 
 def connections_of(location: Location) -> Connections:
-    """Return what opens a location outside of a task; without a connection, Airflow is not asked."""
+    """Return the connections that open a location outside a task; if it names none, Airflow is not needed."""
     is_table = location.kind == "iceberg"
     return MachineConnections() if location.conn_id is None and not is_table else ServerConnections()
 
 
 def _is_lasting(error: Exception) -> bool:
-    """Return whether a connection is wrong; trouble of Airflow, a storage or a catalog passes."""
+    """Return whether a connection is wrong; failures of Airflow, a storage or a catalog are temporary."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
 
@@ -243,17 +244,19 @@ def read_landing(
 ) -> LandedData:
     """Open landed rows for reading, in a task, a notebook or a script: from a folder or a table.
 
-    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
-        supports (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``),
-        or an object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For a table of Iceberg
-        the table, or its name, ``catalog.namespace.table``, with the connection of its catalog.
+    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec supports
+        (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``), or an
+        object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For an Iceberg table: the
+        table itself, or its name, ``catalog.namespace.table``, with the connection of its catalog.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param object_storage_conn_id: the Airflow connection of the storage, instead of options; None for the one
-        in ``landing``, if any. Without a connection, Airflow is not needed.
-    :param quarantined: the number of a commit whose rows are quarantined, to read these alone.
-    :param raw: whether tables of JSON lines and CSV have the texts, without ``column_types``.
-    :raises InvalidArgument: if ``landing`` cannot be one, or Airflow cannot open the storage with the
-        connection; other errors are those of :func:`airflow_provider_webcollect.landing.reader.read_landing`.
+    :param object_storage_conn_id: the Airflow connection of the storage, instead of ``storage_options``; None
+        for the connection in ``landing``, if any. Without a connection, Airflow is not needed.
+    :param quarantined: the number of a commit with quarantined rows, to read only these; None (default) for
+        the landed rows.
+    :param raw: whether tables from JSON lines and CSV have the texts as they are, without ``column_types``;
+        False by default.
+    :raises InvalidArgument: if ``landing`` cannot be a landing, or Airflow cannot open the storage with the
+        connection; other errors are as in :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
 

@@ -1,4 +1,4 @@
-"""Where the processes of an Airflow installation share the service's token."""
+"""The token stores in which the processes of an Airflow installation share the service's token."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SECTION, OPTION, TIMEOUT = "webcollect", "token_store", "token_store_timeout"
-#: The bounds of this timeout, in seconds: waits for a renewal last a multiple of it.
+#: The bounds of ``token_store_timeout``, in seconds: waits for a renewal last a multiple of it.
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.1, 60.0
 
 
 class VariableTokenStore(TokenStore):
     """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``; Airflow encrypts and masks it.
 
-    The state of its renewal is in ``webcollect_renewal__<conn_id>``. Deleting the first is a reset: the next
-    token is obtained with the credential in the connection.
+    The state of the token's renewal is in ``webcollect_renewal__<conn_id>``. Deleting the token's Variable is
+    a reset: the next token is obtained with the credential in the connection.
 
-    :param conn_id: the connection.
+    :param conn_id: id of the connection.
     :param write_bound: seconds that reading and writing a Variable may take.
     """
 

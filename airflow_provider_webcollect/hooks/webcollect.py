@@ -28,12 +28,13 @@ __all__ = ["WebCollectHook"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: Attempts of a call whose result is shown to people, seconds after which none is made, and for its response.
+#: For calls whose result is shown to people: the number of attempts, the seconds after which no further
+#: attempt is made, and the seconds for a response.
 READING_TRIES, READING_DEADLINE, READING_TIMEOUT = 2, 10.0, 20.0
 
 
 def _method(operation: Operation[P, T]) -> Callable[Concatenate[WebCollectHook, P], T]:
-    """Return the method that sends a call of an endpoint, and returns its result."""
+    """Return the hook's method that calls an endpoint and returns the result."""
 
     def method(self: WebCollectHook, /, *args: P.args, **kwargs: P.kwargs) -> T:
         call = operation(*args, **kwargs)
@@ -65,7 +66,7 @@ class WebCollectHook(BaseHook):
     is sent, a ``ServiceError`` if the service refuses the request, a ``TransportError`` if there was no
     response, and ``OutcomeUnknown`` if it is unknown whether an operation that is not idempotent took effect.
 
-    Methods that read rows report that to Airflow's hook lineage, as the asset of the task.
+    Methods that read rows report the asset of the task to Airflow's hook lineage, as an input.
 
     :param webcollect_conn_id: the Airflow connection, of the type ``webcollect``.
     """
@@ -86,7 +87,7 @@ class WebCollectHook(BaseHook):
 
     @classmethod
     def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        """Return what the connection form hides, renames and suggests, for Airflow before 3.2."""
+        """Return the form's hidden and renamed fields and its examples, for Airflow before 3.2."""
         return UI_FIELD_BEHAVIOUR
 
     @cached_property
@@ -132,9 +133,9 @@ class WebCollectHook(BaseHook):
         return Client(self._context())
 
     def reading_client(self) -> Client:
-        """Return a new client for what is shown to people, which is soon read again.
+        """Return a new client for results that are shown to people, and are soon read again.
 
-        It never renews the token, and needs one that is stored; it gives up soon.
+        It never renews the token, so it needs a stored one. It gives up soon.
         """
         from airflow_provider_webcollect.service.client import Client
 
@@ -166,7 +167,7 @@ class WebCollectHook(BaseHook):
         )
 
     def successor(self) -> WebCollectHook | None:
-        """Read the connection again, and return a hook of it if it has changed; None if it has not."""
+        """Read the connection again, and return a hook for it if it has changed, otherwise None."""
         hook = WebCollectHook(self.webcollect_conn_id)
         try:
             hook.connection = self._read_alone()
@@ -215,8 +216,8 @@ class WebCollectHook(BaseHook):
     ) -> str | None:
         """Replace or extend a loop step's values; return the service's message (contract.md, endpoint 3).
 
-        :param task_id: the service's task.
-        :param action_id: the loop step.
+        :param task_id: the id of the service's task.
+        :param action_id: the id of the loop step.
         :param loop_type: ``TextList`` or ``UrlList``, in any letter case.
         :param loop_items: the values.
         :param is_append: append to the existing values; otherwise they are cleared first.
@@ -229,15 +230,15 @@ class WebCollectHook(BaseHook):
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
         """Replace the task's URLs from a file or a list; return their number (contract.md, endpoint 6).
 
-        The file is checked line by line before anything is sent; it may have 64 MiB.
+        The file is checked line by line before anything is sent; it may be up to 64 MiB.
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
-            ``fsspec.OpenFile``, or a file opened in binary mode. A BOM and blank lines at its end are not
-            sent.
+            ``fsspec.OpenFile``, or a file opened in binary mode. A BOM and trailing blank lines are not sent.
         :param urls: http(s) URLs, instead of a file.
-        :raises InvalidArgument: if the file is too large; naming the line, if it has no URL, is not UTF-8,
-            has a blank line between URLs, or has a line that is not an http(s) URL.
+        :raises InvalidArgument: if the file is too large or has no URL; naming the line, if a line is not
+            UTF-8, not an http(s) URL, or is blank before the last URL.
+        :raises FileUnreadable: if the file cannot be read now.
         :raises TaskBusy: if the task is running.
         """
         if (file is None) == (urls is None):
@@ -249,17 +250,17 @@ class WebCollectHook(BaseHook):
         return upload.count
 
     def move_task(self, task_id: str, group_id: int) -> bool:
-        """Move a task to a group, and return whether it was moved (contract.md, endpoint 9).
+        """Move a task to a group; return whether the service moved it (contract.md, endpoint 9).
 
-        :param task_id: the service's task.
-        :param group_id: the group to move it to.
+        :param task_id: the id of the service's task.
+        :param group_id: the id of the group to move it to.
         """
         return self.client.send(endpoints.move_task(task_id, group_id)).moved
 
     def get_all_subtasks(self, task_id: str) -> list[SubTask]:
         """Read all sub-tasks of the task's latest batch, page by page (contract.md, endpoint 14).
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         """
         from airflow_provider_webcollect.service.pages import all_subtasks
 
@@ -268,9 +269,9 @@ class WebCollectHook(BaseHook):
     def read_data(self, task_id: str, offset: int = 0, size: int = endpoints.MAX_DATA_SIZE) -> DataPage:
         """Read a page of a task's whole history (contract.md, endpoint 17).
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         :param offset: 0 for the first page, then the offset returned with the previous page.
-        :param size: rows, 1 to 1000; a page may hold fewer.
+        :param size: maximum number of rows, 1 to 1000 (default); a page may have fewer.
         """
         self.report_read(task_id)
         return self.client.send(endpoints.read_data(task_id, offset, size))
@@ -280,10 +281,10 @@ class WebCollectHook(BaseHook):
     ) -> DataPage:
         """Read a page of one batch of a task (contract.md, endpoint 18).
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         :param lotno: the batch number.
         :param offset: 0 for the first page, then the offset returned with the previous page.
-        :param size: rows, 1 to 1000; a page may hold fewer.
+        :param size: maximum number of rows, 1 to 1000 (default); a page may have fewer.
         """
         self.report_read(task_id, lotno)
         return self.client.send(endpoints.read_batch_data(task_id, lotno, offset, size))
@@ -291,9 +292,9 @@ class WebCollectHook(BaseHook):
     def report_read(self, task_id: str, lotno: str | None = None, name: str | None = None) -> None:
         """Report to Airflow's hook lineage that a task's rows are read, as the asset of the task.
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         :param lotno: the batch number; None for the whole history.
-        :param name: of the task, for people; None if it is not known.
+        :param name: the task's name, for people; None if it is not known.
         """
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
@@ -306,9 +307,9 @@ class WebCollectHook(BaseHook):
         )
 
     def iter_rows(self, task_id: str, lotno: str | None = None) -> Iterator[dict[str, Any]]:
-        """Yield all rows as dicts, of the whole history or of one batch (contract.md, endpoints 17 and 18).
+        """Yield all rows of the whole history or of one batch, as dicts (contract.md, endpoints 17 and 18).
 
-        :param task_id: the service's task.
+        :param task_id: the id of the service's task.
         :param lotno: the batch number; None for the whole history.
         :raises PagingError: if the service's cursor does not advance, or its counts contradict the rows.
         """

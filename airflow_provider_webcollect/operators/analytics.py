@@ -62,7 +62,7 @@ COLUMNS = (*_TEXTS, *_METRICS)
 
 
 class _AnalyticsOperator(WebCollectOperator):
-    """Base of both operators: which rows are queried."""
+    """Base of both operators: the query and its arguments."""
 
     template_fields = (
         *WebCollectOperator.template_fields,
@@ -130,10 +130,10 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     All pages are read. Rows are flat: ``task_id``, ``task_name``, ``user_id``, ``day_key``,
     ``week_start_date``, ``week_end_date``, ``collection_method`` and every metric (``total_collected``,
-    ``success_rate``, ``balance``, …), None where the service has no number.
+    ``success_rate``, ``balance``, …), None where the service has no value.
 
-    Returns the list of rows, or with ``destination``, where the file is replaced if it exists,
-    ``{"destination", "rows", "bytes"}``.
+    Returns the list of rows; with ``destination``, the rows are written to that file, which is replaced if it
+    exists, and the operator returns ``{"destination", "rows", "bytes"}``.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
@@ -145,7 +145,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
     :param max_xcom_rows: without ``destination``, more rows than this (default 500) are an error.
     :param destination: a file for the rows, such as ``s3://bucket/metrics/{{ ds }}.parquet``, or an
         ``ObjectStoragePath``. (templated)
-    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, where metrics are float64 columns.
+    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``; in Parquet, metrics are float64 columns.
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default.
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
@@ -214,7 +214,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         if self.destination is None and len(rows) > self.max_xcom_rows:
             raise AirflowFailException(
                 f"{len(rows)} rows are too many for XCom (`max_xcom_rows` is {self.max_xcom_rows}): set "
-                "`destination` to have them in a file, or ask for fewer"
+                "`destination` to write them to a file, or query fewer"
             )
         if self.destination is None:
             return rows
@@ -238,22 +238,23 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     id.
 
     A number that the service leaves out, or sends as something else, is unknown and does not count as 0. A
-    metric is that of the rows that have its number, and None if no row has it. If a row lacks the number and
-    the other rows are within the limit, that is a violation, which says how many rows lack it. A row's
-    successes are also derived from its failures or its rate.
+    metric is computed from the rows that have its number, and is None if no row has it. If some rows lack the
+    number and the other rows are within the limit, that is also a violation, whose message says how many rows
+    lack it. A missing number of successes is derived from the row's failures or rate.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
-    :param min_success_rate: minimum share of runs that succeed, from 0 to 1; None (default) for no check. A
-        period without runs is a violation.
+    :param min_success_rate: minimum share of the runs that succeed, from 0 to 1; None (default) for no check.
+        A period without runs is a violation.
     :param max_volume_drop: maximum decrease of the number of rows collected, compared with the preceding
-        period of equal length, as a share of its rows from 0 to 1; None (default) for no check. Nothing is
-        compared if nothing was collected in that period; an unknown number in it is a violation, too.
+        period of equal length, as a share of that period's rows, from 0 to 1; None (default) for no check.
+        Nothing is compared if no row was collected in the preceding period; an unknown number in it is a
+        violation, too.
     :param max_volume: maximum number of rows collected in the period, duplicates included; None (default) for
         no check.
     :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check.
-    :param per_task: compare each task with the thresholds, not all of them together; this includes tasks in
-        ``collection_task_ids`` that have no row.
+    :param per_task: compare each task with the thresholds instead of all tasks together; False by default.
+        Tasks in ``collection_task_ids`` without a row are included.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
     :param collection_task_ids: at most 100, by id or name; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
@@ -341,7 +342,7 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         try:
             endpoints.check_days(start, end)
         except InvalidArgument as error:
-            rule = f"the period before begins on {start}: {error.rule}"
+            rule = f"the preceding period begins on {start}: {error.rule}"
             raise InvalidArgument("start", self.start, rule) from error
         return start, end
 
@@ -392,40 +393,42 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
             return None
         volume, volume_before = metrics["volume"] or 0, metrics["previous_volume"] or 0
         if unknown := _unknown(_volumes(before)):
-            return f"the service does not say for {unknown} of the period before how many rows were collected"
+            return (
+                f"the service does not say for {unknown} of the preceding period how many rows were collected"
+            )
         drop = round(1 - volume / volume_before, DIGITS) if volume_before else 0
         if drop <= most:
             return None
         if unknown := _unknown(_volumes(rows)):
             return (
                 f"the service does not say for {unknown} how many rows were collected; at least "
-                f"{volume:.0f}, and {volume_before:.0f} in the period before"
+                f"{volume:.0f}, and {volume_before:.0f} in the preceding period"
             )
         return (
-            f"{volume:.0f} rows were collected, {volume_before:.0f} in the period before: "
-            f"a drop by {drop:.1%}, above {most:.1%}"
+            f"{volume:.0f} rows were collected, {volume_before:.0f} in the preceding period: "
+            f"a drop of {drop:.1%}, above {most:.1%}"
         )
 
 
 class WebCollectDiscoverOperator(WebCollectOperator):
     """Compares the file of collection tasks with the tasks that ran in the last three months (contract.md,
-    endpoint 2), and optionally merges these into it.
+    endpoint 2), and optionally merges those tasks into the file.
 
     A merge adds new tasks at the end of the file, and updates ``service_name``, ``last_run``, ``rows`` and
-    ``cost`` of the others; everything else, including names and comments, stays as it is. Discovery sees
-    neither tasks that did not run in the last three months nor those of other members of the team.
+    ``cost`` of the other entries; everything else, including names and comments, stays as it is. Discovery
+    sees neither tasks that did not run in the last three months nor tasks of other members of the team.
 
-    Returns ``{"new", "gone", "renamed"}``, lists of tasks that only the service has, that only the file has
-    (they did not run, and stay in the file), and that the service has renamed since the last merge. Each task
-    is ``{"id", "name"}``, with ``"service_name"`` if the service has another name.
+    Returns ``{"new", "gone", "renamed"}``, three lists: tasks that only the service has, tasks that only the
+    file has (they did not run, and stay in the file), and tasks that the service has renamed since the last
+    merge. Each task is ``{"id", "name"}``, with ``"service_name"`` if the service has another name for it.
 
-    :param collection_tasks: the absolute path of the file; None for that of ``[webcollect]
+    :param collection_tasks: the absolute path of the file; None for the path in ``[webcollect]
         collection_tasks``. (templated)
     :param merge: write into the file; False (default) only compares. The worker must be able to write there,
-        and the DAG processor must see the same folder. A DAG bundle of Git is no such folder: its next
-        version replaces what is written.
+        and the DAG processor must see the same folder. A Git DAG bundle does not work: its next version
+        replaces the written file.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, such as for a file that is wrong.
+    :raises AirflowFailException: if a retry cannot help, such as for a file with errors.
     :raises WebCollectError: for any other error; the task is retried.
     """
 
@@ -459,7 +462,7 @@ def _volumes(rows: Iterable[AnalyticsRow]) -> Iterator[float | None]:
 
 
 def _unknown(numbers: Iterable[object]) -> str:
-    """Return how many rows of the analytics lack a number, ``3 of 7 analytics rows``; empty for none."""
+    """Return how many analytics rows lack a number, such as ``3 of 7 analytics rows``; empty if none does."""
     listed = list(numbers)
     lacking = listed.count(None)
     return f"{lacking} of {len(listed)} analytics rows" if lacking else ""

@@ -30,7 +30,7 @@ class _LandingOperator(BaseOperator):
     """Base of the operators on one landing.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
-        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+        or an Iceberg table, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
     """
@@ -56,9 +56,9 @@ class _LandingOperator(BaseOperator):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Folder, str]]:
-        """Provide the folder, and what logs call its source: the collection task, by name if it is known.
+        """Provide the folder, and its collection task for logs, by name if that is known.
 
-        Errors have the name, too. If nothing has landed there, the source is not known.
+        Errors in the block get the name, too. If nothing has landed in the folder, the source is not known.
         """
         from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 
@@ -74,17 +74,17 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
     """Compares all parts of a landing with its manifest: presence, bytes, SHA-256 and number of rows.
 
     Returns ``{"destination", "commit", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the
-    number of the landing's last commit, the verified contents, the run that has landed rows last, how many of
-    the parts it has landed, and when.
+    number of the landing's last commit, the number of verified rows, bytes and parts, how many of the parts
+    the last run with rows has landed, that run's id, and when its last rows were committed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
-        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+        or an Iceberg table, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
-    :raises AirflowFailException: if files differ from the manifest, listing every difference; and if a retry
-        cannot help.
-    :raises LandingError: for any other error, such as no manifest yet, or a landing that was replaced during
-        the check; the task is retried.
+    :raises AirflowFailException: if files differ from the manifest (the error lists the differences), and if
+        a retry cannot help.
+    :raises LandingError: for any other error, such as a manifest that does not exist yet, or a landing that
+        was replaced during the check; the task is retried.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -116,29 +116,29 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     """Accepts or discards quarantined rows: rows that have failed their checks.
 
     Accepted rows are committed to the landing, each once: a consumer finds them after the last commit that it
-    has seen. Rows with which the landing would have begun again take the place of all others. Discarded rows
-    are deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.write.review`.
+    has seen. If the landing would have begun again with the rows, they replace all others. Discarded rows are
+    deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.write.review`.
 
-    A retry of the task decides on nothing else: if an earlier try has made its commit, it returns that. A
-    task that a person clears decides again.
+    A retry of the task makes no second decision: if an earlier attempt has committed its decision, the retry
+    returns its result. A task that a person clears decides again.
 
-    Returns ``{"destination", "run_id", "commit", "rows", "checks"}``: the run that has read the rows, the
-    number of the commit that has quarantined them, how many they are, and the names of the checks that have
-    failed.
+    Returns ``{"destination", "run_id", "commit", "rows", "checks"}``: the id of the run that has read the
+    rows, the number of the commit that has quarantined them, their number, and the names of the checks that
+    have failed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
-        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+        or an Iceberg table, ``catalog.namespace.table``. (templated)
     :param decision: ``accept`` (default) or ``discard``; a template lets a person choose, see
         ``example_dags/webcollect_ask_about_rows.py``. (templated)
-    :param run_id: the run that has read the rows; None (default) for any. (templated)
-    :param commit: the number of the commit that has quarantined them, as ``quarantined`` in the result of the
-        landing says; None (default) if the rows of only one wait. To discard rows, it or ``run_id`` must be
-        given. (templated)
+    :param run_id: the id of the run that has read the rows; None (default) for any run. (templated)
+    :param commit: the number of the commit that has quarantined them, one of ``quarantined`` in the landing's
+        result; None (default) if only one commit has quarantined rows. To discard rows, ``commit`` or
+        ``run_id`` must be given. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
-    :raises AirflowFailException: if no such rows wait; and if a retry cannot help.
-    :raises LandingError: for any other error, such as other landings that keep committing there; the task is
-        retried.
+    :raises AirflowFailException: if there are no such quarantined rows; and if a retry cannot help.
+    :raises LandingError: for any other error, such as other landings that keep committing at the destination;
+        the task is retried.
     """
 
     template_fields: Sequence[str] = (*_LandingOperator.template_fields, "decision", "run_id", "commit")
@@ -168,7 +168,7 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         return None if is_any else arguments.integer("commit", self.commit, 1)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Carry out the decision, and return what it was about."""
+        """Carry out the decision, and return which rows it was about."""
         from airflow_provider_webcollect.landing.write import review
 
         ti = context["ti"]
@@ -193,16 +193,17 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):
-    """Removes old files that no landing needs from a folder.
+    """Removes from a folder the old files that no landing needs.
 
-    These are parts, incomplete files, and what interrupted runs have staged. It may run while a landing
-    writes to the folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`. Each file is
-    logged.
+    Such files are parts, incomplete files, and files that interrupted runs have staged. The operator may run
+    while a landing writes to the folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`.
+    Each file is logged.
 
-    Returns ``{"files", "bytes", "dry_run"}``: how much was removed, or would be removed.
+    Returns ``{"files", "bytes", "dry_run"}``: the number and the size of the files that were removed, or
+    would be.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
-        or a table of Iceberg, ``catalog.namespace.table``. (templated)
+        or an Iceberg table, ``catalog.namespace.table``. (templated)
     :param older_than: minimum time since a file was written, in seconds or as a ``timedelta``; a day by
         default.
     :param dry_run: only log what would be removed; False by default.

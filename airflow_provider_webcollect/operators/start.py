@@ -1,4 +1,4 @@
-"""The operator that starts sub-tasks of one collection task or of several, and optionally waits for a run."""
+"""The operator that starts sub-tasks of one or several collection tasks, and optionally waits for a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 ALL = "all"
-#: Seconds between two checks of whether an earlier attempt has started the run.
+#: Seconds between two checks whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
 #: Number of tasks whose statuses are queried at once, right before their starts. If there were more, a run
 #: that somebody else starts could begin and end between the query and the start.
@@ -67,36 +67,37 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and optionally waits for the run.
 
     With ``collection_task_ids``, it starts all sub-tasks of several tasks, one task after another, within the
-    connection's rate limit. What follows holds for each of them. If one fails, the others are still started,
-    and at the end an error names each that failed, with the reason. After three failures in a row that are
-    not about one task, such as of the network, the rest is left to a retry. A retry joins what was started.
+    connection's rate limit. The following applies to each of them. If one fails, the others are still
+    started, and at the end an error names each failed task with the reason. After three failures in a row
+    that are not about a single task, such as network errors, the remaining tasks are left to a retry. A retry
+    joins the runs that were started.
 
-    Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts
-    nothing twice. On Airflow 3.3 and later the start is also stored: a retry after a crash waits for that run
-    even if it has already ended; a cleared task starts again. If it is not known whether the start was sent,
-    the retry first checks for 90 seconds whether the run appears, and only then starts one. On earlier
-    versions a retry joins the run only if it is still active.
+    Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts no
+    sub-task twice. On Airflow 3.3 and later the start is also stored: a retry after a crash joins that run,
+    even if it has already ended; a cleared task starts the sub-tasks again. If it is not known whether the
+    start was sent, the retry first checks for 90 seconds whether the run appears, and only then sends a new
+    start. On earlier versions a retry joins the run only if it is still active.
 
     The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
     ``sub_task_ids`` are started without that query, even active ones; ``"all"`` and ``wait_for_completion``
-    are refused. The result then has None as ``after``, since nothing distinguishes this run from others. A
-    retry cannot know whether an attempt that was killed during the start has started them: on Airflow 3.3 and
-    later it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts them
-    again. The same holds for a start during an active run, if the sub-tasks that it started are no longer
-    active.
+    are refused. ``after`` in the result is then None, since nothing distinguishes this run from others. If an
+    attempt was killed during the start, a retry cannot know whether the sub-tasks were started: on Airflow
+    3.3 and later it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts
+    them again. The same applies to a start during an active run, if the sub-tasks that were started are no
+    longer active.
 
     Returns ``{"collection_task_id", "collection_task_name", "started", "already_active", "after"}``: the
-    task, None for a name that is not known; the two lists of ids; and the task's status before the start, for
-    a sensor's ``after``. After a wait also ``"status"``, the last status record. With
-    ``collection_task_ids``, returns a list of such dicts, in their order.
+    task's id and name (None if not known), two lists of sub-task ids, and the task's status before the start,
+    for a sensor's ``after``. After a wait, the dict also has ``"status"``, the last status record. With
+    ``collection_task_ids``, returns a list of such dicts, in the order of the tasks.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name; each is started once. (templated)
-    :param collection_task_names: what logs, errors and the result call the tasks: names by id, before those
-        of the file. (templated)
-    :param sub_task_ids: the sub-tasks, or ``"all"`` (default) of the latest batch; for several tasks, only
-        ``"all"``. (templated)
+    :param collection_task_names: names of tasks by id, for logs, errors and the result; they take precedence
+        over the names in the file. (templated)
+    :param sub_task_ids: ids of sub-tasks, or ``"all"`` (default) for all of the latest batch; for several
+        tasks, only ``"all"``. (templated)
     :param wait_for_completion: wait until the run is Finished; False by default. For several tasks, use
         :class:`.WebCollectTaskStatusSensor` instead.
     :param poll_interval: seconds between two status queries, 60 by default.
@@ -104,11 +105,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the wait fails, without retries, if the run
         is Extracting and has no new rows (``currentTotalExtractCount``); None (default) for no limit. A
-        restart of the triggerer, and a retry, reset the count.
-    :param clock: returns the time, and waits; the system's by default.
+        restart of the triggerer or a retry starts the time again.
+    :param clock: returns the time and sleeps; by default the system's clock.
     :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help, for several tasks against any of the errors; if the
+    :raises AirflowFailException: if a retry cannot help (with several tasks: with none of the errors); if the
         run ends in a failure state, or has no new rows for too long; and if it is not known whether a start
         took effect, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -182,7 +183,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return hook
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
-        """Start the idle sub-tasks, or find the starts of an earlier attempt; then wait if requested."""
+        """Start the idle sub-tasks, or take over the starts of an earlier attempt; then wait if requested."""
         with self.errors():
             hook = self.open_hook(context)
             memories = {task_id: _Memory(context, self, task_id) for task_id in self._ids()}
@@ -211,7 +212,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     ) -> dict[str, Any]:
         """Return the result after the trigger has reported how the run ended.
 
-        :param result: the stored start; `dag.test()` of some versions of Airflow does not pass it on.
+        :param result: the result of the start; `dag.test()` of some versions of Airflow does not pass it on.
         """
         with self.errors():
             self._check()
@@ -234,12 +235,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
 
     def _look(self, hook: WebCollectHook, memories: Collection[_Memory]) -> None:
-        """Look whether starts that may have been sent took effect, for all of them at the same time.
+        """Find out, for all starts that may have been sent, whether they took effect.
 
         The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
         the service is queried for as long as it may still show the previous run.
 
-        Each then has the step for it, or the error because of which that is not known.
+        Afterwards, each memory has the next step, or the error that left it unknown.
         """
         notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
         while unclear := {memory.task_id: memory for memory in memories if memory.step is Step.LOOK}:
@@ -270,7 +271,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _joined(self, memory: _Memory) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start must be sent.
 
-        :raises OutcomeUnknown: if it cannot be known, unless ``retry_unknown_outcome`` is set.
+        :raises OutcomeUnknown: if nobody can know whether one was sent, unless ``retry_unknown_outcome`` is
+            set.
         """
         start, step = memory.start, readable(memory.step)
         if step is Step.REFUSE and not self.retry_unknown_outcome:
@@ -355,7 +357,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 raise
         start = memory.confirm(start, self._clock.now())
         self.log.info(
-            "Started %s of task %s; %d ran already.",
+            "Started %s of task %s; %d already active.",
             counted(len(idle), "sub-task"),
             self._called(task_id),
             len(active),
@@ -398,8 +400,8 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
     :ivar began: Unix time at which the wait begins; after confirmation, not before the service has acted.
     :ivar result: what the operator returns.
-    :ivar sent: whether the response or the status shows that it took effect.
-    :ivar stored_for: digest of what sent it, see :class:`_Memory`.
+    :ivar sent: whether the response or the status shows that the start took effect.
+    :ivar stored_for: digest of the arguments and tries that it is for, see :class:`_Memory`.
     """
 
     began: float
@@ -414,7 +416,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(Enum):
-    """What an attempt does about the start that an earlier one has stored."""
+    """What an attempt does about the start that an earlier attempt has stored."""
 
     JOIN = "take its run"
     LOOK = "look whether its run has begun"
@@ -437,10 +439,10 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
     may have come a run was active        was not seen     REFUSE
     ============= ======================= ================ ======
 
-    In the last row, the sub-tasks that it started may have begun and ended within the active run.
+    In the last row, the sub-tasks of the start may have begun and ended within the active run.
 
     :param needs_status: whether the attempt waits for the run, which requires the status before it.
-    :param has_begun: whether the service shows its run; None if it was not queried yet.
+    :param has_begun: whether the service shows the start's run; None if it was not queried yet.
     """
     if start.after is None:
         return Step.JOIN if start.sent and not needs_status else Step.REFUSE
@@ -452,17 +454,18 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
 
 
 class _Memory:
-    """Stores the start for later attempts of the task, from Airflow 3.3 on; before, nothing is stored.
+    """Stores the start for later attempts of the task, from Airflow 3.3 on; earlier versions store nothing.
 
     Whether clearing a task deletes what it has stored differs between versions of Airflow. Where it does not,
-    the cleared task must still start again, and so must a mapped task whose index is another's now. So a
+    a cleared task must still start again, and so must a mapped task whose index another one had. So a stored
     start counts only for the same arguments and the same ``max_tries``, which clearing increases.
 
-    :param context: of the attempt.
+    :param context: Airflow's context of the attempt.
     :param operator: the operator; its arguments are checked before anything is stored or recalled.
-    :param task_id: the collection task. Each of several has a key of its own, so that a value stays small.
+    :param task_id: the collection task's id. Each of several tasks has a key of its own, so that each value
+        stays small.
     :ivar start: the start that an earlier attempt has stored; None without one.
-    :ivar step: what to do about it, or the error because of which that is not known.
+    :ivar step: what to do about the stored start, or the error that left it unknown.
     """
 
     key = "webcollect_start"
@@ -486,7 +489,7 @@ class _Memory:
         return hashlib.sha256(msgspec.json.encode((self._max_tries, *arguments))).hexdigest()[:16]
 
     def _recalled(self) -> _Start | None:
-        """Return the stored start; None if there is none of this task with these arguments."""
+        """Return the stored start; None if none is stored for this task with these arguments."""
         stored = None if self._store is None else self._store.get(self.key)
         try:
             start = None if stored is None else msgspec.convert(stored, _Start)
@@ -515,7 +518,7 @@ class _Memory:
     def forget_all(self) -> None:
         """Delete the stored starts of all collection tasks.
 
-        One after another, a retry after a kill between two of them would start the first ones again.
+        If they were deleted one by one, a retry after a kill in between would start the first tasks again.
         """
         if self._store is not None:
             self._store.clear()

@@ -1,6 +1,7 @@
 """Operators for the service's operations on tokens, tasks and data apps, in the order of the contract.
 
-Those of starts, analytics and landings have modules of their own; DAGs import all of them from here.
+The operators for starts, analytics and landings have modules of their own; DAGs import all operators from
+here.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
     For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
     not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
 
-    Returns ``{"renewed", "expires_at"}``; the time is ISO 8601 in UTC, or None if the service gave none.
+    Returns ``{"renewed", "expires_at"}``; ``expires_at`` is ISO 8601 in UTC, or None if the service gave no
+    expiry.
 
     :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
         default.
@@ -107,9 +109,8 @@ class WebCollectRefreshTokenOperator(WebCollectOperator):
         token = hook.client.renew_token(self._share())
         renewed = token.obtained_at >= began.timestamp()
         ends = None if token.expires_at is None else pendulum.from_timestamp(token.expires_at).isoformat()
-        self.log.info(
-            "The access token is %s and valid until %s.", "new" if renewed else "young enough", ends
-        )
+        state = "was renewed" if renewed else "need not be renewed yet"
+        self.log.info("The access token %s. It expires at %s.", state, ends or "an unknown time")
         return {"renewed": renewed, "expires_at": ends}
 
 
@@ -171,7 +172,7 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     def what_to_check(self) -> str:
         return (
-            f"The values may have been appended already to step {self.action_id} of task "
+            f"The values may already have been appended to step {self.action_id} of task "
             f"{described(self.collection_task_id)}."
         )
 
@@ -186,7 +187,7 @@ class _Update(msgspec.Struct):
     def call(self) -> Call[Any]:
         """Return the call.
 
-        :raises InvalidArgument: if ``actions`` or ``loop_items`` are wrong, or there are none.
+        :raises InvalidArgument: if ``actions`` or ``loop_items`` are wrong, or both are missing or empty.
         """
         return endpoints.update_task_parameters(
             self.collection_task_id, actions=self.actions, loop_items=self.loop_items
@@ -196,14 +197,14 @@ class _Update(msgspec.Struct):
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
-    With ``updates``, it does so for several tasks, one after another, within the connection's rate limit. If
-    one fails, the others are still updated, and at the end an error names each that failed, with the reason.
-    A retry repeats all updates, so if any of them appends values, there are no retries.
+    With ``updates``, it updates several tasks, one after another, within the connection's rate limit. If one
+    fails, the others are still updated, and at the end an error names each failed task with the reason. A
+    retry repeats all updates, so if any of them appends values, there are no retries.
 
-    Returns ``{"collection_task_id", "collection_task_name", "actions", "loop_items"}``: the task, None for a
-    name that is not known; the steps with the names of their properties; and the lists with the number of
-    values sent. The values are left out, since they may be many. With ``updates``, returns a list of such
-    dicts, in their order.
+    Returns ``{"collection_task_id", "collection_task_name", "actions", "loop_items"}``: the task's id and
+    name (None if not known), the steps with the names of their properties, and the lists with the number of
+    values sent. The values are left out, since there may be many. With ``updates``, returns a list of such
+    dicts, in the order of ``updates``.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
@@ -211,10 +212,10 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         and values, or as a list of ``{"name", "value"}``. (templated)
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
         (templated)
-    :param updates: several tasks instead of one: dicts with the three arguments above, each task in one of
-        them. (templated)
-    :param collection_task_names: what logs, errors and the result call the tasks: names by id, before those
-        of the file. (templated)
+    :param updates: several tasks instead of one: a list of dicts with the three arguments above, one dict for
+        each task. (templated)
+    :param collection_task_names: names of tasks by id, for logs, errors and the result; they take precedence
+        over the names in the file. (templated)
     :param retry_unknown_outcome: also retry if it is not known whether values were appended; with
         ``updates``, also if a retry appends values again.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -299,13 +300,13 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         sent = call.body or {}
         steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
-            f"The values may have been appended already to step {', '.join(steps)} of task "
+            f"The values may already have been appended to step {', '.join(steps)} of task "
             f"{self._called(self.collection_task_id)}."
         )
 
 
 class _Landed(msgspec.Struct):
-    """What the result of a landing says of a source.
+    """The part of a landing's result that is about one source.
 
     :ivar collection_task_id: None in a result without ``sources``.
     """
@@ -318,25 +319,25 @@ class _Landed(msgspec.Struct):
 
 
 class WebCollectSetMissingInputsOperator(WebCollectOperator):
-    """Sets loops to the inputs that have no row, so that only these are collected again (contract.md,
-    endpoint 4).
+    """Sets loops to their missing inputs, so that only these are collected again (contract.md, endpoint 4).
 
-    What is missing is what the check of inputs has found in a landing. If nothing is, the task is skipped. If
-    the update of one loop fails, the whole lists of all are set again. After the run, set them again in a
-    teardown of this task: by :class:`WebCollectUpdateTaskParametersOperator` with the same ``updates``.
+    The missing inputs are those that the check of inputs has found in a landing. If none is missing, the task
+    is skipped. If the update of one loop fails, all these loops get their whole lists back. After the run,
+    restore the whole lists in a teardown of this task: :class:`WebCollectUpdateTaskParametersOperator` with
+    the same ``updates``.
 
-    Returns ``{"collection_task_ids", "sources"}``, each with a key of its own: the tasks whose loops are set,
-    and their entries of ``sources``.
+    Returns ``{"collection_task_ids", "sources"}``, each also as an XCom under its own key: the tasks whose
+    loops are set, and their entries of ``sources``.
 
-    :param landed: the result of :class:`.WebCollectToObjectStorageOperator`; or the results of several ones
-        in the same DAG run, as a list in their order. (templated)
+    :param landed: the result of a :class:`.WebCollectToObjectStorageOperator`, or a list of such results from
+        the same DAG run, in the order of the landings. (templated)
     :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop as
-        :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks stay as
-        they are. (templated)
-    :param sources: ``sources`` of a landing of the tasks; the result has the entries of the tasks whose loops
-        are set. None (default) for none. (templated)
-    :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
-        (templated)
+        :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks are not
+        changed. (templated)
+    :param sources: the ``sources`` of a landing of these tasks, from which the result has the entries of the
+        tasks whose loops are set. None (default) for no entries. (templated)
+    :param collection_task_names: names of tasks by id, for logs and errors; they take precedence over the
+        names in the file. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowSkipException: if no input is missing.
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if more
@@ -412,7 +413,7 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         return missing
 
     def _landed(self) -> list[_Landed]:
-        """Return what the landings say of each source; one that was skipped has no result."""
+        """Return each source's part of the landings' results; a landing that was skipped has no result."""
         given = self.landed if isinstance(self.landed, list | tuple) else [self.landed]
         try:
             results = [msgspec.convert(landed, _Landed) for landed in given if landed is not None]
@@ -487,15 +488,15 @@ class WebCollectGetActionsOperator(WebCollectOperator):
 class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
 
-    The file is checked line by line before anything is sent; it may have 64 MiB.
+    The file is checked line by line before anything is sent; it may be up to 64 MiB.
 
     Returns ``{"collection_task_id", "count"}``.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param urls: http(s) URLs, also from an upstream task. (templated)
+    :param urls: http(s) URLs, such as the result of an upstream task. (templated)
     :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
-        ``ObjectStoragePath`` reaches, such as ``s3://bucket/urls.txt``. A BOM and blank lines at its end are
+        ``ObjectStoragePath`` supports, such as ``s3://bucket/urls.txt``. A BOM and trailing blank lines are
         not sent. (templated)
     :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
         (templated)
@@ -546,7 +547,9 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
         if self.urls_path is not None:
             file = AirflowConnections().path(self._location())
         count = hook.replace_urls(self.collection_task_id, file, urls=self.urls)
-        self.log.info("Replaced the URLs of task %s by %d.", described(self.collection_task_id), count)
+        self.log.info(
+            "Replaced the URLs of task %s; number of URLs: %d.", described(self.collection_task_id), count
+        )
         return {"collection_task_id": self.collection_task_id, "count": count}
 
 
@@ -585,7 +588,7 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 
     def what_to_check(self) -> str:
         group = _group(self.task_group_id)
-        place = "its own group" if group is None else f"group {group}"
+        place = "the task's own group" if group is None else f"group {group}"
         return f"A copy of task {described(self.collection_task_id)} may be in {place} by now."
 
 
@@ -684,7 +687,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
         if not hook.client.send(self._call()).moved:
             raise AirflowFailException(
                 f"the service did not move task {described(self.collection_task_id)} to group "
-                f"{self.task_group_id}: check that both exist and that the task is not there already"
+                f"{self.task_group_id}: check that both exist, and that the task is not in that group already"
             )
         self.log.info("Moved task %s to group %s.", described(self.collection_task_id), self.task_group_id)
         return {"collection_task_id": self.collection_task_id, "task_group_id": int(self.task_group_id)}
@@ -773,7 +776,7 @@ class WebCollectGetRunningCountsOperator(WebCollectOperator):
     """Reads how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16).
 
     Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
-    "executing_sub_task_count"}``; the meaning of the last two is open (contract.md, Task running counts).
+    "executing_sub_task_count"}``; the contract leaves the meaning of the last two open (Task running counts).
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.
@@ -803,7 +806,7 @@ class WebCollectMarkExportedOperator(WebCollectTaskOperator):
 
 
 class WebCollectDeprecateDataAppOperator(WebCollectOperator):
-    """Deprecates a data app; only its author may, and repeating it has no effect (contract.md, endpoint 20).
+    """Deprecates a data app, as its author; repeating it has no effect (contract.md, endpoint 20).
 
     Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
     ``missing_secrets``.

@@ -1,5 +1,7 @@
-"""Sensors on the states of tasks and sub-tasks, and on capacity. On their one base they poke, reschedule or
-defer, with the same decisions."""
+"""Sensors for the states of tasks and sub-tasks, and for capacity.
+
+Their common base pokes, reschedules or defers, always with the same decisions.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WebCollectCapacitySensor", "WebCollectSubTaskStatusSensor", "WebCollectTaskStatusSensor"]
 
-#: As `after`: the status is queried when the wait begins.
+#: The value of `after` with which the status is queried when the wait begins.
 NOW = "now"
 
 
@@ -140,7 +142,7 @@ class WaitSensor(BaseSensorOperator):
         return condition
 
     def _store_link(self, context: Context) -> None:
-        """Store the link to the service's page of the task; by default there is none."""
+        """Store the link to the service's page of the task; by default no link is stored."""
 
     def _defer(self, condition: Condition) -> NoReturn:
         now = time.monotonic()
@@ -216,7 +218,8 @@ class WaitSensor(BaseSensorOperator):
 
     def _timed_out(self) -> BaseException:
         if self.execution_timeout and self.execution_timeout.total_seconds() < self.timeout:
-            return AirflowTaskTimeout(f"not over after the execution timeout, {self.execution_timeout}")
+            reason = f"the wait was not over after the execution timeout, {self.execution_timeout}"
+            return AirflowTaskTimeout(reason)
         reason = f"the wait was not over after {self.timeout:.0f} s"
         return AirflowSkipException(reason) if self.soft_fail else AirflowSensorTimeout(reason)
 
@@ -241,7 +244,7 @@ def _began(sensor: BaseSensorOperator, context: Context) -> float:
 def _first_poke(ti: Any) -> datetime.datetime | None:
     """Return when Airflow 2 first poked in this attempt; None if it has not yet.
 
-    The task instance's ``start_date`` is that of the current poke, since the scheduler queues each poke.
+    The task instance's ``start_date`` is the start of the current poke, since the scheduler queues each poke.
     """
     from airflow.models.taskreschedule import TaskReschedule
     from airflow.utils.session import create_session
@@ -282,7 +285,7 @@ class _StatusSensor(WaitSensor):
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
 
     def _limits(self, states: type[StrEnum]) -> dict[str, Any]:
-        """Return the arguments of the condition that both sensors have.
+        """Return the arguments that the conditions of both sensors have.
 
         :param states: the service's states.
         """
@@ -298,30 +301,30 @@ class _StatusSensor(WaitSensor):
 class WebCollectTaskStatusSensor(_StatusSensor):
     """Waits until one or more tasks reach a state, by default Finished (contract.md, endpoint 13).
 
-    Returns the last status record, or the list of them for ``collection_task_ids``. ``timeout``,
+    Returns the last status record; with ``collection_task_ids``, a list of such records. ``timeout``,
     ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name. (templated)
-    :param collection_task_names: what logs and errors call the tasks: names by id, before those of the file.
-        (templated)
+    :param collection_task_names: names of tasks by id, for logs and errors; they take precedence over the
+        names in the file. (templated)
     :param wait_for: ``all`` tasks (default), or ``any``.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
-    :param after: the status before the run to wait for, so Finished of an earlier run does not count: the
-        result of ``WebCollectStartSubTasksOperator``, or a list of them. A task without a result in the list
-        is not waited for, which the log says. With ``"now"`` the sensor queries the status when it starts; it
-        then waits for the active run or, if there is none, for the next one, whenever that begins. None
-        (default) for any run. (templated)
+    :param after: the status before the run to wait for, so that an earlier run's Finished does not count: the
+        result of ``WebCollectStartSubTasksOperator``, or a list of such results. The sensor does not wait for
+        a task without a result in the list; the log names such tasks. With ``"now"`` the sensor queries the
+        status when it starts; it then waits for the active run or, if there is none, for the next one,
+        whenever that begins. None (default) for any run. (templated)
     :param status_delay: seconds, 90 by default, for which the service may still show the previous run. After
         that, a final state counts without further evidence.
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
         the responses or is Unexecuted.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the sensor fails if a run is Extracting and
         has no new rows (``currentTotalExtractCount``); None (default) for no limit. For a notice without a
-        failure, use ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer and a retry
-        reset the count; in reschedule mode every poke would, so it is refused there.
+        failure, use ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer or a retry
+        starts the time again; in reschedule mode every poke would do so, so the argument is refused there.
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state, a missing task or a run without new rows, and if a
@@ -431,7 +434,7 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
         starts = {}
     if not starts:
         # without a baseline, the final state of any run would end the wait
-        rule = "it must be what WebCollectStartSubTasksOperator returned, a list of that, or 'now'"
+        rule = "it must be a result of WebCollectStartSubTasksOperator, a list of such results, or 'now'"
         raise InvalidArgument("after", after, rule)
     ours = {task_id: starts[task_id.lower()] for task_id in task_ids if task_id.lower() in starts}
     if not ours:
@@ -444,13 +447,13 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
 class WebCollectSubTaskStatusSensor(_StatusSensor):
     """Waits until the latest batch's sub-tasks reach a state, by default Finished (contract.md, endpoint 14).
 
-    Logs the counts (``37/50 Finished, 3 Extracting``) when they change. Returns the last records of all
-    sub-tasks of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow
-    sensors.
+    Logs the counts (``37/50 Finished, 3 Extracting``) when they change. Returns a list with the last record
+    of each sub-task of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all
+    Airflow sensors.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param sub_task_ids: the sub-tasks; None for all of the batch. (templated)
+    :param sub_task_ids: ids of sub-tasks; None (default) for all of the batch. (templated)
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
     :param missing_timeout: seconds, 600 by default, after which the sensor fails if a sub-task is missing or
@@ -494,15 +497,16 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 class WebCollectCapacitySensor(WaitSensor):
     """Waits until the account has capacity for more runs (contract.md, endpoint 16).
 
-    All such waits end when there is capacity; to keep them from starting runs at once, use an Airflow pool.
+    All waiting sensors succeed when there is capacity; to keep their DAGs from starting runs all at once, use
+    an Airflow pool.
 
     Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
     "waiting_sub_task_count", "executing_sub_task_count"}``.
 
     ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
-    :param max_active_tasks: wait until fewer of the account's tasks than this are Extracting or Waiting; None
-        for no limit. (templated)
+    :param max_active_tasks: wait until fewer than this number of the account's tasks are Extracting or
+        Waiting; None (default) for no limit. (templated)
     :param max_active_sub_tasks: the same for sub-tasks; at least one limit is required, and both apply.
         (templated)
     :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.

@@ -1,4 +1,4 @@
-"""Loads what is new in a landing into a warehouse, each row once, by dlt."""
+"""Loads the new rows of landings into a warehouse, each row once, using dlt."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ if TYPE_CHECKING:
 __all__ = ["WebCollectLoadOperator"]
 
 
-#: What a source has beside options, and what is summed up of results.
+#: The keys of a source besides the options, and the keys of results that are summed up.
 _OWN = ("landing", "table", "collection_task_name")
 _SUMS = ("rows", "parts", "skipped_rows")
-#: Why no other load can have the table of one that is written so.
-_ALONE = {how: f"write_disposition={how!r} keeps no rows of others" for how in ("replace", "scd2")}
-#: By table, the first load that has it, and why no other load can have it, too; None if others can.
+#: Why a load with one of these dispositions cannot share its table with another load.
+_ALONE = {how: f"write_disposition={how!r} keeps no rows of other loads" for how in ("replace", "scd2")}
+#: By table: the first load into it, and why no other load can use it; None if others can.
 Claims = dict[str, tuple[str, str | None]]
 
 
 class _Load(NamedTuple):
     """A landing, its table, and how it is loaded.
 
-    :ivar name: of its collection task; None if it is not known.
+    :ivar name: the name of its collection task; None if it is not known.
     """
 
     location: Location
@@ -57,40 +57,41 @@ class _Load(NamedTuple):
 
 
 def claim_table(claims: Claims, owner: str, argument: str, table: str, alone: str | None) -> None:
-    """Note whose load has a table; refuse a second one, unless both can share it.
+    """Note which load has a table; refuse a second load into it, unless both can share it.
 
-    :param claims: of the loads before, by table.
-    :param owner: what errors call the load's own.
-    :param argument: with the table, for errors.
-    :param alone: why no other load can have the table, too; None if others can.
+    :param claims: the claims of the earlier loads, by table.
+    :param owner: how errors name this load.
+    :param argument: the argument that names the table, for errors.
+    :param alone: why no other load can use the table; None if others can.
     """
     first, first_alone = claims.setdefault(table, (owner, alone))
     if first != owner and (rule := alone or first_alone):
-        raise InvalidArgument(argument, table, f"{first} has it, too: {rule}")
+        raise InvalidArgument(argument, table, f"{first} has the same table: {rule}")
 
 
 class WebCollectLoadOperator(BaseOperator):
-    """Loads what is new in a landing into a table of a warehouse, each row once, by dlt (the extra ``dlt``).
+    """Loads the new rows of a landing into a warehouse table, each row once, using dlt (the extra ``dlt``).
 
-    New are the parts of all commits after the last load, whose number is stored beside the rows: also those
-    of runs whose load has failed, or was never tried. A retry, a cleared run and a load that was killed
-    change nothing that is loaded. See :mod:`airflow_provider_webcollect.landing.read.loading`.
+    The parts of all commits after the last load are new, also if they are from runs whose load has failed or
+    was never tried. The number of the last loaded commit is stored in the warehouse, with the rows. A retry,
+    a cleared run or a killed load changes no rows that are already loaded. See
+    :mod:`airflow_provider_webcollect.landing.read.loading`.
 
-    Rows get three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row`` (the
-    position in the landing, from 0). Columns that appear later are added to the table.
+    The table gets three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row``
+    (the position in the landing, from 0). Columns that appear later are added to the table.
 
-    Run the loads of one landing into one table one after another (``max_active_runs=1``): of two at once, one
-    fails and is retried in PostgreSQL and DuckDB; other warehouses may get a part twice, or only some of its
-    rows.
+    Run the loads of one landing into one table one after another (``max_active_runs=1``): in PostgreSQL and
+    DuckDB, one of two simultaneous loads fails and is retried; other warehouses may get a part twice, or only
+    some of its rows.
 
     Returns ``{"landing", "collection_task_name", "table", "rows", "parts", "commit", "total_rows",
-    "total_parts", "skipped_rows", "skipped"}``: what this load has loaded, the number of the commit up to
-    which the table has the rows, all that the landing has, and how many rows have no key and were left out,
-    in all and by part. With ``sources``, it returns ``{"sources", "rows", "parts", "skipped_rows"}``: the
-    results, and the sums.
+    "total_parts", "skipped_rows", "skipped"}``: the number of rows and parts that this load has loaded, the
+    number of the commit up to which the table has the rows, the number of all rows and parts of the landing,
+    and how many rows were left out because they have no key, in all and by part. With ``sources``, it returns
+    ``{"sources", "rows", "parts", "skipped_rows"}``: a list of such results, and the sums.
 
-    :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or a
-        table of Iceberg, ``catalog.namespace.table``. (templated)
+    :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or
+        an Iceberg table, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
     :param warehouse_conn_id: the Airflow connection of the warehouse, of the type ``clickhouse``,
@@ -98,28 +99,28 @@ class WebCollectLoadOperator(BaseOperator):
         ``snowflake``. (templated)
     :param table: ``dataset.table``, in lower case; the dataset is a schema in most warehouses. Both are
         created if they do not exist. (templated)
-    :param collection_task_name: what logs, errors, result and lineage call the landing: the name of its
-        collection task; None (default) if it has none. (templated)
+    :param collection_task_name: the name of the landing's collection task, for logs, errors, result and
+        lineage; None (default) if it has no name. (templated)
     :param sources: several landings, instead of the arguments above: dicts of ``landing``, ``table`` and, as
-        needed, ``collection_task_name`` and the options below, in place of the operator's. They are loaded
-        one after another; if one fails, the others continue. A table with ``replace`` or ``scd2`` can be that
-        of one of them. (templated)
-    :param write_disposition: ``append`` (default): the table has each row of the landing; ``merge``: only the
-        latest row of each key; ``replace``: the rows of this landing alone, all of them in each load;
-        ``scd2``: each row with the times from which and to which snapshots had it, where the landing is a
-        snapshot (``mode="full"``). (templated)
+        needed, ``collection_task_name`` and the options below, which replace the operator's. They are loaded
+        one after another; if one fails, the others are still loaded. With ``replace`` or ``scd2``, each needs
+        a table of its own. (templated)
+    :param write_disposition: ``append`` (default): the table gets each row of the landing; ``merge``: only
+        the latest row of each key; ``replace``: only the rows of this landing, all of which each load writes
+        again; ``scd2``: each row with the period in which snapshots had it, for landings that are snapshots
+        (``mode="full"``). (templated)
     :param primary_key: for ``merge``: the column, or columns, of the key, by their names in the landing.
         (templated)
     :param on_missing_key: for ``merge``: what to do with rows that have null or a blank text in a column of
-        the key: ``fail`` (default), and nothing is loaded; or ``skip`` to load the others: the log and the
-        result say how many were left out, and of which parts. (templated)
+        the key: ``fail`` (default) loads nothing; ``skip`` loads the other rows, and the log and the result
+        say how many were left out, and of which parts. (templated)
     :param on_gone: for ``merge``, if each run collects everything: what to do with the row of a key that the
         last whole run does not have. ``keep`` (default); ``delete``; or ``mark``, which sets the column
-        ``_webcollect_gone_at`` to the time when it was found to be gone, until the key is back. A run of
-        which rows failed their checks, and were not accepted, makes nothing gone. (templated)
+        ``_webcollect_gone_at`` to the time when the key was found to be gone, until the key is back. A run is
+        not whole if rows of it have failed their checks and were not accepted. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for rows without a key.
-    :raises LandingError: for any other error, such as no manifest yet, or a warehouse that cannot be reached;
-        the task is retried.
+    :raises LandingError: for any other error, such as a manifest that does not exist yet, or a warehouse that
+        cannot be reached; the task is retried.
     """
 
     template_fields: Sequence[str] = (
@@ -196,7 +197,7 @@ class WebCollectLoadOperator(BaseOperator):
         return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Load what is new and return a summary of it."""
+        """Load the new rows and return a summary."""
         from airflow_provider_webcollect.landing.errors import SomeFailed
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
@@ -252,9 +253,9 @@ class WebCollectLoadOperator(BaseOperator):
         )
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the landings for OpenLineage, in the versions that were loaded.
+        """Return the landings, in the versions that were loaded, as OpenLineage's inputs.
 
-        The table is no output here, since each warehouse has its own names: set ``outlets`` for that.
+        The table is not among the outputs, since each warehouse has names of its own: set ``outlets`` for it.
         """
         from airflow.providers.common.compat.openlineage.facet import InputDataset
         from airflow.providers.openlineage.extractors import OperatorLineage

@@ -48,10 +48,10 @@ PROGRESS_INTERVAL = 5.0
 #: Minimum seconds and rows per second for which a rate is shown.
 SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
-#: Above this number, new parts are not listed, nor the columns, or the checks, of all sources together: XComs
-#: and asset events are kept in Airflow's database.
+#: Maximum number of new parts, and of columns or checks of all sources together, that are listed: XComs and
+#: asset events are kept in Airflow's database.
 MAX_LISTED = 1000
-#: Of how many commits of a landing the quarantined rows are listed.
+#: Maximum number of a landing's commits whose quarantined rows are listed.
 MAX_WAITING = 100
 
 
@@ -73,16 +73,16 @@ class Contents(NamedTuple):
 class LandingReport(Observer):
     """The report of one landing: counts and logs while it runs, and a summary when it has ended.
 
-    :param name: of the collection task; None if it is not known.
-    :param location: where it lands, as the DAG names it.
-    :param files: where the files are: for a table of Iceberg, its catalog says that.
+    :param name: the name of the collection task; None if it is not known.
+    :param location: the destination of the landing, as the DAG names it.
+    :param files: the location of the files; for an Iceberg table, its catalog says where they are.
     :param run: the Airflow run.
-    :param options: of the landing.
+    :param options: the options of the landing.
     :param log: gets a line every few seconds.
-    :param client: of the service, whose rate and token are among the metrics.
-    :param tags: of all metrics.
-    :param sources: how many the task lands.
-    :param ended: counts those of them that have ended; all reports of the task share it.
+    :param client: the context of the service's client, whose rate and token are among the metrics.
+    :param tags: the tags of all metrics.
+    :param sources: how many sources the task lands.
+    :param ended: counts the sources that have ended; all reports of the task share it.
     :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
         before.
     :ivar is_complete: whether the landing has ended without an error.
@@ -117,7 +117,7 @@ class LandingReport(Observer):
 
     @property
     def called(self) -> str:
-        """What logs call the source: with the name of its task, if that is known."""
+        """The source as logs name it: with the name of its task, if that is known."""
         task = self.source.collection_task_id
         called = f"{self.name} ({task})" if self.name else task
         return str(msgspec.structs.replace(self.source, collection_task_id=called))
@@ -151,27 +151,27 @@ class LandingReport(Observer):
         self.landed = landed
 
     def count_changes(self, folder: Folder) -> None:
-        """Count what has changed since the whole run before; the rows have landed, whatever fails here.
+        """Count the keys that have changed since the previous whole run; an error is only logged.
 
-        :param folder: of the landing.
+        :param folder: the folder of the landing.
         """
         from airflow_provider_webcollect.landing.reader import read_landing
 
         self.changes, source = None, self.called
         try:
-            # without types, since a text that does not fit one would leave all uncounted
+            # without types: if a text did not fit its type, nothing would be counted
             landed = read_landing(folder, raw=True)
             self.changes = landed.count_changes(self.options.whole_runs_key, self.run.run_id)
         except Exception as error:
-            self.log.warning("%s: what is new, changed or gone is not counted: %s", source, error)
+            self.log.warning("%s: new, changed and gone keys are not counted: %s", source, error)
         if self.changes:
             counts = ", ".join(f"{number} {change}" for change, number in self.changes.items())
             key = ", ".join(self.options.whole_runs_key)
-            self.log.info("%s: since the whole run before, by %s: %s", source, key, counts)
+            self.log.info("%s: since the previous whole run, by %s: %s", source, key, counts)
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Measure what the block lands, and report it: the metrics also if it fails."""
+        """Measure and report what the block lands; if the block fails, the metrics are still reported."""
         began = time.monotonic()
         try:
             yield
@@ -219,7 +219,7 @@ class LandingReport(Observer):
 
     @property
     def has_output(self) -> bool:
-        """Whether it has ended without an error, or has landed rows before one."""
+        """Whether the landing has ended without an error, or has landed rows before an error."""
         return self.landed is not None and (self.is_complete or bool(self.landed.new))
 
     @property
@@ -306,7 +306,7 @@ def are_listed(reports: Iterable[LandingReport]) -> bool:
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
-    """Return the summary of several landings: the sums, and the summary of each."""
+    """Return the summary of several landings: the sums, and a list of their summaries."""
     listed = are_listed(reports)
     summaries = [
         {
@@ -364,17 +364,17 @@ def report_to_outlets(
     facts: Mapping[str, Any],
     partition_key: str | None = None,
 ) -> None:
-    """Add what was landed, and the facts on it, to the events of the task's outlet assets.
+    """Add the facts on the landed rows to the events of the task's outlet assets.
 
-    For several sources, an asset of the folder of one of them gets the event of that source. Others get the
-    ids, the sums, the manifests and, for each of them, its rows, usual rows, commit, filled shares and checks
-    alone: events are kept long and shown in lists.
+    For several sources, the asset of a source's folder gets the event of that source. Other assets get the
+    ids, the sums, the manifests and, for each source, only its rows, usual rows, commit, filled shares and
+    checks: events are kept long and shown in lists.
 
     An alias gets an event for the asset of each folder.
 
     :param connections: the event's ``webcollect_conn_id`` and ``object_storage_conn_id``.
-    :param source: what was landed, or one of several sources.
-    :param partition_key: of the events; None for none of their own.
+    :param source: the source that was landed, or one of several sources.
+    :param partition_key: the partition key of the events; None for no key of their own.
     """
     events: Any = context.get("outlet_events")
     if events is None:
@@ -393,7 +393,7 @@ def report_to_outlets(
 def _events_of(
     connections: Mapping[str, Any], source: Source, facts: Mapping[str, Any]
 ) -> tuple[LandingEvent, dict[str, LandingEvent]]:
-    """Return the event on all that was landed, and those on each folder, by the URIs of their assets."""
+    """Return the event on all landed rows, and the event on each folder by the URI of its asset."""
     summaries = facts.get("sources")
     if summaries is None:
         task, lotno = source.collection_task_id, source.lotno
@@ -427,7 +427,7 @@ def _events_of(
 
 
 def _few_inputs(of_sources: list[dict[str, Any] | None]) -> list[InputsWithoutRows | None]:
-    """Return the missing inputs of all sources, of each only the first ones: an event has few in all."""
+    """Return the missing inputs of all sources; only the first of each, since an event has few in all."""
     most = MAX_LISTED // len(of_sources) or 1
     return [
         InputsWithoutRows(count=missing["count"], inputs=missing["inputs"][:most]) if missing else None
@@ -441,9 +441,9 @@ def _few(of_sources: list[T]) -> list[T] | UnsetType:
 
 
 def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:
-    """Return the datasets for OpenLineage; those of folders with their schema, version and what was written.
+    """Return the datasets for OpenLineage; the outputs have their schema, version and statistics.
 
-    :param reports: of landings whose lineage was reported.
+    :param reports: the reports of landings whose lineage was reported.
     """
     from airflow.providers.common.compat.openlineage import facet
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -485,7 +485,7 @@ def version_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def _quality(landing: LandingReport) -> dict[str, Any]:
-    """Return OpenLineage's facets on the rows of a task: what they hold, and the checks."""
+    """Return OpenLineage's facets on the rows of a task: their contents and their checks."""
     from openlineage.client.facet_v2 import data_quality_assertions_dataset as checked
     from openlineage.client.facet_v2 import data_quality_metrics_input_dataset as measured
 

@@ -1,4 +1,4 @@
-"""Making dlt's destination, with its credentials, of an Airflow connection or of dlt's configuration."""
+"""dlt's destination with its credentials, made from an Airflow connection or from dlt's configuration."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _LIBPQ = (
     "target_session_attrs",
     "tcp_user_timeout",
 )
-#: Those that lead to another server, database or user than the connection's fields say.
+#: Fields of an extra that lead to another server, database or user than the connection's fields name.
 _ELSEWHERE = ("dbname", "host", "hostaddr", "passfile", "password", "port", "service", "user")
-#: Fields of an extra that Airflow's own hooks use, and dlt does not know or should not follow.
+#: Fields of an extra that Airflow's own hooks use, but that dlt does not know or should not use.
 _UNSUPPORTED = {
     "databricks": ("azure_tenant_id", "use_azure_managed_identity", "use_default_azure_credential"),
     "google_cloud_platform": ("credential_config_file", "impersonation_chain", "key_secret_name"),
@@ -65,11 +65,11 @@ _UNSUPPORTED = {
 }
 _OTHERS = "for other destinations of dlt, run a pipeline with read_landing(…).to_dlt()"
 _WITH_ITS_TYPE = (
-    "Airflow stores a type as 'generic' if no provider that is installed has it: delete the connection, and "
-    "make it again after installing the provider, or with `--conn-json`, which keeps the type"
+    "Airflow stores the type as 'generic' if no installed provider has it: delete the connection, and create "
+    "it again after installing the provider, or with `--conn-json`, which keeps the type"
 )
 _PEM = "-----BEGIN"
-#: Warehouses with transactions of which dlt does not know: it would commit each statement by itself.
+#: Warehouses with transactions that dlt does not use: it would commit each statement by itself.
 _WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
 
 
@@ -80,7 +80,7 @@ DESTINATIONS = ("bigquery", "clickhouse", "databricks", "duckdb", "postgres", "r
 class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
     """A destination of dlt.
 
-    :ivar kind: its name among dlt's destinations.
+    :ivar kind: the name of dlt's destination.
     :ivar credentials: as dlt takes them.
     :ivar options: further arguments of the destination.
     """
@@ -108,7 +108,7 @@ class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _postgres() -> Any:
-    """Return dlt's destination for PostgreSQL, which would load an empty text as null."""
+    """Return dlt's destination for PostgreSQL, changed so that it does not load empty texts as null."""
     from dlt import destinations
     from dlt.destinations.impl.postgres.postgres import PostgresClient, PostgresCsvCopyJob
 
@@ -116,7 +116,7 @@ def _postgres() -> Any:
         def run(self) -> None:
             schema = self._job_client.schema = self._job_client.schema.clone()
             for column in schema.get_table_columns(self.load_table_name).values():
-                # the file tells the two apart; of columns that may be null, dlt has COPY not do so
+                # the file distinguishes the two; for nullable columns, dlt makes COPY ignore that
                 column["nullable"] = False
             super().run()
 
@@ -133,7 +133,7 @@ def _postgres() -> Any:
 
 
 def warehouse_of(connection: Connection) -> Warehouse:
-    """Return the warehouse that a connection of Airflow leads to.
+    """Return the warehouse of an Airflow connection.
 
     Nothing is connected to.
 
@@ -149,14 +149,14 @@ def warehouse_of(connection: Connection) -> Warehouse:
     fields = _Fields(connection)
     for name in _UNSUPPORTED.get(kind, ()):
         if fields.option(name):
-            raise fields.wrong(f"its extra has `{name}`, which loads do not take")
+            raise fields.wrong(f"its extra has `{name}`, which loads do not support")
     return make(fields)
 
 
 def configured_warehouse(kind: str) -> Warehouse:
-    """Return the warehouse to which dlt's own configuration leads: the environment, and files in ``.dlt``.
+    """Return the warehouse that dlt's own configuration names: the environment, and files in ``.dlt``.
 
-    Only its credentials are taken, and BigQuery's project and location. Airflow is not imported.
+    Only the credentials are read, and BigQuery's project and location. Airflow is not imported.
 
     :param kind: one of :data:`DESTINATIONS`.
     :raises InvalidArgument: if the configuration lacks one of the credentials, or cannot be read.
@@ -177,7 +177,7 @@ def configured_warehouse(kind: str) -> Warehouse:
         rule = f"dlt cannot read its configuration ({type(error).__name__})"
         raise InvalidArgument("destination", kind, rule) from None
     credentials: Any = found.credentials
-    # without one, dlt would name DuckDB's file after the pipeline
+    # without it, dlt would name DuckDB's file after the pipeline
     fields = {"database": str} if kind == "duckdb" else credentials.get_resolvable_fields()
     lacking = [
         f"`{name}`"
@@ -199,11 +199,11 @@ class _Fields:
         self._extra = connection.extra_dejson
 
     def option(self, name: str) -> Any:
-        """Return a value of the extra, also with the prefix that old forms gave it; None without."""
+        """Return a value of the extra, whose name may have the prefix of old forms; None if it is not set."""
         return self._value(name) or None
 
     def spelled(self, name: str) -> str | None:
-        """Return a value of the extra as a text, with 1 and 0 for booleans; None without one."""
+        """Return a value of the extra as a text, with 1 and 0 for booleans; None if it is not set."""
         value = self._value(name)
         if value is None or value == "":
             return None
@@ -216,7 +216,7 @@ class _Fields:
         return value
 
     def whole(self, name: str) -> int | None:
-        """Return a value of the extra that is a whole number, or the text of one; None without.
+        """Return a value of the extra that is a whole number, or the text of one; None if it is not set.
 
         :raises InvalidArgument: if it is neither.
         """
@@ -226,11 +226,11 @@ class _Fields:
         raise self.wrong(f"its `{name}` is not a whole number")
 
     def get(self, name: str) -> Any:
-        """Return a field; None without."""
+        """Return a field; None if it is not set."""
         return getattr(self._connection, name) or None
 
     def needed(self, name: str, value: Any) -> Any:
-        """Return a value, which must be there.
+        """Return a value that must be set.
 
         :raises InvalidArgument: if it is not.
         """
@@ -276,11 +276,11 @@ def _snowflake(fields: _Fields) -> Warehouse:
     account, region = fields.needed("`account`", fields.option("account")), fields.option("region")
     authenticator, token = fields.option("authenticator"), fields.option("token")
     if authenticator == "oauth":
-        # dlt would take token and account of the container that it runs in
+        # dlt would take the token and the account of the container that it runs in
         fields.needed("`token`", token)
     private_key = fields.option("private_key_content")
     if private_key is not None and not private_key.lstrip().startswith(_PEM):
-        # Airflow also takes it in Base64; of another text, dlt says what is wrong with it
+        # Airflow also accepts it in Base64; dlt reports what is wrong with any other text
         with contextlib.suppress(ValueError):
             private_key = base64.b64decode(private_key, validate=True).decode()
     credentials = _without_none(
@@ -314,7 +314,7 @@ def _bigquery(fields: _Fields) -> Warehouse:
             # without the cause, which has the text
             raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
     elif project:
-        # those of the machine
+        # the machine's credentials
         credentials = {"project_id": project}
     options = _without_none(project_id=project, location=fields.option("location"))
     return Warehouse(kind="bigquery", credentials=credentials, options=options)
@@ -328,7 +328,7 @@ def _databricks(fields: _Fields) -> Warehouse:
         catalog=fields.needed("`catalog`", fields.option("catalog")),
     )
     if fields.option("service_principal_oauth"):
-        # dlt would take others out of the environment
+        # dlt would take other ones from the environment
         credentials["client_id"] = fields.needed("`login`", fields.get("login"))
         credentials["client_secret"] = fields.needed("`password`", fields.get("password"))
     else:

@@ -76,8 +76,8 @@ _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_f
 class Target(msgspec.Struct, frozen=True):
     """A source, and where its rows land.
 
-    :ivar own: the options of these rows alone, not parsed yet, in place of the operator's.
-    :ivar name: of the entry of ``sources``, for errors.
+    :ivar own: options that are only for these rows, not parsed yet; they replace the operator's.
+    :ivar name: the name of the entry of ``sources``, for errors.
     """
 
     source: Source
@@ -90,7 +90,7 @@ class Target(msgspec.Struct, frozen=True):
         """Return the target of a checked task id and a batch; an empty batch number means no batch.
 
         :param argument: the name of the batch's argument, for errors.
-        :param own: as :attr:`own` and :attr:`name`.
+        :param own: values for :attr:`own` and :attr:`name`.
         """
         from airflow_provider_webcollect.landing.log.commits import Source
 
@@ -99,7 +99,7 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def _run_began(context: Context) -> datetime.datetime | None:
-    """Return when a run began, or later if it can have landed nothing before; None if that is not known."""
+    """Return a time before which a run cannot have landed anything; None if that is not known."""
     if context["ti"].try_number <= 1:
         return datetime.datetime.now(datetime.UTC)
     run: Any = context.get("dag_run")
@@ -110,120 +110,127 @@ def _run_began(context: Context) -> datetime.datetime | None:
 class WebCollectToObjectStorageOperator(BaseOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
-    The folder gets ``part-….jsonl`` files, a commit, which counts them in, and, written last,
-    ``_manifest.json``, which lists them: readers use only the files in the manifest. A retry continues after
-    the last part that was recorded, which happens once a second; a retry after the commit changes nothing.
-    Rows are never all in memory.
+    The folder gets ``part-….jsonl`` files, then a commit, with which they count as landed, and last
+    ``_manifest.json``, which lists them: readers use only the files in the manifest. Parts are recorded once
+    a second, and a retry continues after the last recorded part; a retry after the commit changes nothing.
+    The rows are never all in memory at once.
 
     All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
-    ``mode="full"`` the whole history, is landed in a folder for this run alone.
+    ``mode="full"`` the whole history, is landed in a folder that only this run uses.
 
     Returns a dict:
 
     * ``collection_task_name``: None if it is not known.
     * ``destination``, ``manifest``: the destination as it was given, and the landing's manifest.
-    * ``commit``: the number of the landing's last commit, with which a consumer can say what it has seen:
-      ``read_landing(…).uris(since=…)`` names what came after it.
-    * ``rows``, ``bytes``, ``parts``: of the landing; if it is incremental, of what this run has landed, and
-      ``total_rows`` of all.
-    * ``usual_rows``: the median of the last ten runs that have landed rows there; None if there are fewer
-      than four.
-    * ``quarantined_rows``: rows of this run that wait for a person's decision; ``quarantined`` has the
-      numbers of the commits that have quarantined them. ``waiting`` is about all such rows of the landing.
+    * ``commit``: the number of the landing's last commit. A consumer can store it to mark what it has read:
+      ``read_landing(…).uris(since=…)`` returns the parts of later commits.
+    * ``rows``, ``bytes``, ``parts``: the numbers of the landing; for an incremental landing, the numbers of
+      this run, with ``total_rows`` for the landing.
+    * ``usual_rows``: the median number of rows of the last ten runs that have landed rows there; None if
+      there are fewer than four such runs.
+    * ``quarantined_rows``: the number of this run's rows that wait for a person's decision; ``quarantined``
+      has the numbers of the commits that have quarantined them. ``waiting`` lists all quarantined rows of the
+      landing, by commit.
     * ``filled``: by column, the share of the rows that have a value, 0 to 1.
     * ``checks``: the outcome of each check of this run's rows.
-    * ``missing_inputs``: ``{"count", "inputs"}``, with the first 1,000 inputs without a row; None if they are
-      not known, or not checked.
+    * ``missing_inputs``: ``{"count", "inputs"}``, with the number of inputs without a row and the first 1,000
+      of them; None if they are not known, or not checked.
     * ``changes``, with ``whole_runs_key``: how many keys are ``new``, ``changed`` and ``gone``.
     * ``uris``, ``objects``: the parts that this run has landed, in any of its attempts, with and without
-      scheme and bucket; None if there are more than 1,000. ``read_landing(…).uris(new_only=run_id)`` has all.
+      scheme and bucket; None if there are more than 1,000. ``read_landing(…).uris(new_only=run_id)`` returns
+      all.
     * ``duration``: seconds.
-    * ``sources``, if there are several: the result of each. Numbers are then sums, ``uris`` and ``objects``
-      have all, and the other keys of one landing are left out.
+    * ``sources``, if there are several: a list with the result of each. Numbers are then sums, ``uris`` and
+      ``objects`` have the parts of all sources, and the other keys of a single landing are left out.
 
     The ``extra`` of the events of outlet assets has the same contents, see
     :class:`~airflow_provider_webcollect.assets.LandingEvent`.
 
-    Without ``outlets``, the outlet is an asset of the destination, if that is no template and the task is not
-    mapped. With ``sources``, an outlet that is the asset of a source's folder gets the event of a landing of
-    that source alone; other outlets get that of all sources.
+    Without ``outlets``, the outlet is the asset of the destination, if the destination is not a template and
+    the task is not mapped. With ``sources``, an outlet that is the asset of a source's folder gets an event
+    about that source alone; other outlets get one about all sources.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param lotno: one batch of it; None for the whole history. (templated)
+    :param lotno: the number of one of its batches; None for the whole history. (templated)
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
         dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination``, ``whole_runs_key`` and the
-        options of :class:`~airflow_provider_webcollect.landing.options.LandOptions`, in place of the
-        arguments below. Each has its own folder, by default ``<destination>/<task>`` or
-        ``<destination>/<task>/<batch>``, where ``<task>`` is the name, if the source has one, otherwise the
-        id. If one fails, the others continue; a retry lands those that are missing. (templated)
-    :param collection_task_names: what logs, errors, results, events and lineage call the tasks: names by id,
-        before those of the file. They name no folders. (templated)
-    :param destination: a folder used only by this landing, such as ``s3://bucket/prices``, or an
-        ``ObjectStoragePath``; for a table of Iceberg its name, ``catalog.namespace.table``. (templated)
+        options of :class:`~airflow_provider_webcollect.landing.options.LandOptions`, which replace the
+        arguments below. Each source has its own folder, by default ``<destination>/<task>`` or
+        ``<destination>/<task>/<batch>``, where ``<task>`` is the task's name, if it has one, otherwise its
+        id. If one fails, the others continue; a retry lands the sources that have failed. (templated)
+    :param collection_task_names: names of tasks by id, for logs, errors, results, events and lineage; they
+        take precedence over the names in the file. Folders are not named after them. (templated)
+    :param destination: a folder that only this landing uses, such as ``s3://bucket/prices``, or an
+        ``ObjectStoragePath``; for an Iceberg table its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
-    :param table_format: ``delta`` makes the destination a table of Delta Lake (the extra ``delta``), on a
-        disk, S3, Azure or Google Cloud Storage; ``iceberg`` one of Apache Iceberg (the extra ``iceberg``),
-        where its catalog says; None (default) a folder with a manifest. Readers of the table see a commit
-        once the table has it, too. New columns are added to the table. ``partition`` gives a Delta table its
-        partition columns, which stay the same; for Iceberg there is none. (templated)
+    :param table_format: ``delta`` makes the destination a Delta Lake table (the extra ``delta``), on a disk,
+        S3, Azure or Google Cloud Storage; ``iceberg`` makes it an Apache Iceberg table (the extra
+        ``iceberg``), whose location the catalog decides; None (default) makes it a folder with a manifest.
+        Readers of the table see a commit once the table has it, too. New columns are added to the table.
+        ``partition`` sets the partition columns of a Delta table, which cannot change later; it is refused
+        for Iceberg. (templated)
     :param iceberg_conn_id: the Airflow connection of Iceberg's catalog, which also gives the storage's
-        credentials. The namespace must be there; the table is made if it is not. (templated)
-    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, the default of tables, which take no
-        other; this and the next five are explained at
+        credentials. The namespace must exist; the table is created if it does not. (templated)
+    :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, which is the default and the only format
+        for tables; this and the next five arguments are explained at
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default. (templated)
     :param columns: the columns, in order; None for all keys of the rows. (templated)
-    :param column_types: what texts mean, by column; columns without a type are strings. (templated)
-    :param on_cast_error: if a value does not fit its column's type: ``fail`` (default) or ``null``.
+    :param column_types: types by column, with which texts are parsed; columns without a type are strings.
         (templated)
-    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula.
-    :param mode: ``incremental`` adds new rows to one growing landing; ``full`` lands all rows in a folder for
+    :param on_cast_error: what to do if a value does not fit its column's type: ``fail`` (default) or
+        ``null``. (templated)
+    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula;
+        False by default.
+    :param mode: ``incremental`` adds new rows to one growing landing; ``full`` lands all rows in a folder of
         this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` for others.
         (templated)
-    :param on_reset: for ``incremental``, if the source was emptied or has lost rows: ``fail`` (default);
-        ``full`` to land everything again, in the place of what is landed; ``append`` to keep that and add all
-        rows of the source. (templated)
-    :param skip_if_nothing_new: for ``incremental``: skip the task if this run has landed nothing, also if a
-        run before has failed after its commit.
-    :param if_exists: for ``full``, if the folder holds the commit of another run: ``fail`` (default),
-        ``overwrite`` (it stays readable until the new one is complete) or ``skip``. (templated)
+    :param on_reset: for ``incremental``, what to do if the source was emptied or has lost rows: ``fail``
+        (default); ``full`` to land all rows again, in place of the landed ones; ``append`` to keep the landed
+        rows and add all rows of the source. (templated)
+    :param skip_if_nothing_new: for ``incremental``: skip the task if this run has landed no rows, even if an
+        earlier run has failed after its commit; False by default.
+    :param if_exists: for ``full``, what to do if the folder has the commit of another run: ``fail``
+        (default), ``overwrite`` (the old landing stays readable until the new one is complete) or ``skip``.
+        (templated)
     :param partition: subfolders of the destination for this run's new parts, such as
         ``dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}``; the manifest stays where it is.
         See :func:`~airflow_provider_webcollect.landing.options.check_partition`. (templated)
-    :param mark_exported: confirm the export to the service after the commit; the service confirms a whole
-        task, whichever batch was landed.
+    :param mark_exported: confirm the export to the service after the commit; False by default. The service
+        marks the whole task as exported, even if only one batch was landed.
     :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
         their size.
-    :param max_part_bytes: a part ends with the page that reaches this size; by default 128 MiB.
-    :param max_concurrency: how many ``sources`` are landed at once, 1 to 32, by default 8; all share one rate
-        limit.
+    :param max_part_bytes: maximum size of a part in bytes, 128 MiB by default; the page that reaches it is
+        still written to the part.
+    :param max_concurrency: number of ``sources`` that are landed at once, 1 to 32, 8 by default; all share
+        one rate limit.
     :param late_rows_delay: seconds, 15 by default, to wait for rows that the source may not show yet, for
-        example right after a task has finished; 0 does not wait. The run takes that much longer if the source
-        shows no rows, if an incremental landing finds nothing new (``sources`` wait for that together, from
-        the beginning of the task on), and, with ``mark_exported``, before every mark.
-        A ``full`` landing of the whole history without a mark does not wait if the source shows older
-        batches: set ``lotno`` to wait for the rows of one batch.
-    :param checks: what the rows of a run must be before they are committed, such as ``{"rows": {"min": 100,
-        "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns": "fail"}``; see
-        :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
+        example right after a task has finished; 0 does not wait. The wait takes place if the source shows no
+        rows, if an incremental landing finds nothing new (``sources`` share this wait, which counts from the
+        beginning of the task), and, with ``mark_exported``, before every mark. A ``full`` landing of the
+        whole history without a mark does not wait if the source shows older batches: set ``lotno`` to wait
+        for the rows of one batch.
+    :param checks: conditions that the rows of a run must meet before they are committed, such as ``{"rows":
+        {"min": 100, "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns":
+        "fail"}``; see :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
     :param on_failed_checks: ``fail`` (default) quarantines the rows of the run, and fails the task without
         retries; ``quarantine`` quarantines them, and the task succeeds; ``warn`` lands them, with a warning.
-        Quarantined rows wait for a person's decision; nothing is marked meanwhile, and the next run continues
-        after them. Rows with which the landing would begin again (``mode="full"``, ``on_reset="full"``)
-        replace nothing until somebody accepts them. (templated)
-    :param whole_runs_key: for ``incremental``, if each run collects everything: the column, or columns, that
-        tell its rows apart. After the commit, the task counts how many of these keys are ``new``, ``changed``
-        or ``gone`` since the whole run before; result and events have that as ``changes``. It is None for a
-        run of which rows failed their checks, or which has found nothing new, and also if counting fails:
-        then the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
+        Quarantined rows wait for a person's decision; meanwhile nothing is marked as exported, and the next
+        run continues after them. If the landing would begin again with them (``mode="full"``,
+        ``on_reset="full"``), they replace nothing until somebody accepts them. (templated)
+    :param whole_runs_key: for ``incremental``, if each run collects everything: the column or columns of the
+        key that identifies a row. After the commit, the task counts how many keys are ``new``, ``changed`` or
+        ``gone`` since the previous whole run; the result and the events have the numbers as ``changes``. It
+        is None if rows of the run have failed their checks, if the run has found nothing new, or if counting
+        fails: then the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
     :param asset_partition: the partition key of the outlets' events, such as a day, for consumers with a
-        ``PartitionedAssetTimetable``: they run once all their assets have an event with one key. At most 250
-        characters; from Airflow 3.3 on, with an outlet, without ``skip_if_nothing_new``. None (default) gives
-        them no key but that of the DAG run, if it has one. An event with a key does not trigger DAGs with
-        plain ``schedule=[asset]``. (templated)
+        ``PartitionedAssetTimetable``: they run once all their assets have an event with the same key. At most
+        250 characters. It requires Airflow 3.3 or later and an outlet, and excludes ``skip_if_nothing_new``.
+        None (default) gives the events only the DAG run's key, if it has one. An event with a key does not
+        trigger DAGs with plain ``schedule=[asset]``. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
@@ -334,7 +341,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._check)
         if not self.outlets and not is_expanded_instance(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
-        # whatever is a template
+        # even if other arguments are templates
         check_at_parse(self, self._check_outlets, ())
         check_at_parse(self, self._check_asset_partition, ())
         check_at_parse(self, self._partition_key, ("asset_partition",))
@@ -343,35 +350,35 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_names(self.collection_task_names)
         modes = {self._options(target).mode for target in self._targets()}
         if self.table_format == "iceberg" and self.object_storage_conn_id:
-            rule = "the catalog has the place and the credentials of a table of Iceberg"
+            rule = "the catalog has the location and the credentials of an Iceberg table"
             raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
 
     def _check_outlets(self) -> None:
-        """Refuse an alias where Airflow fails the task after the landing, since its events have no lists."""
+        """Refuse an alias in Airflow 2, where the lists in its events would fail the task at its end."""
         aliases = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
         if aliases and not AIRFLOW_V_3_0_PLUS:
-            rule = "a landing's events have lists, which Airflow takes from an alias from 3.0 on"
+            rule = "a landing's events have lists, which Airflow accepts from an alias from 3.0 on"
             raise InvalidArgument("outlets", aliases[0], rule)
 
     def _check_asset_partition(self) -> None:
-        """Refuse a partition key, whatever its value, where the task's events can have none."""
+        """Refuse a partition key, whatever its value, if the task's events cannot have one."""
         if self.asset_partition is None:
             return
         if not AIRFLOW_V_3_3_PLUS:
             rule = "Airflow has partitions of assets from 3.3 on"
         elif self.skip_if_nothing_new:
-            rule = "a task that `skip_if_nothing_new` skips makes no event"
+            rule = "a task that `skip_if_nothing_new` skips creates no event"
         elif not any(hasattr(outlet, "uri") for outlet in self.outlets):
-            rule = "the task has no asset as an outlet, whose event gets it: set `outlets`"
+            rule = "the task has no outlet asset whose event could have it: set `outlets`"
         else:
             return
         raise InvalidArgument("asset_partition", self.asset_partition, rule)
 
     def _partition_key(self) -> str | None:
-        """Return the partition key of the task's events; None for none of their own."""
+        """Return the partition key of the task's events; None for no key of their own."""
         self._check_asset_partition()
         if self.asset_partition is None:
             return None
@@ -382,10 +389,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return key
 
     def _targets(self) -> list[Target]:
-        """Return each source with where its rows land; no two folders overlap.
+        """Return each source with the location of its rows; no two folders overlap.
 
-        :raises InvalidArgument: if a source is wrong, two of them share a folder, or two of them, one with
-            the name and one with the id of the same task, have no destination.
+        :raises InvalidArgument: if a source is wrong, if two sources share a folder, or if two sources name
+            the same task, one by name and one by id, without destinations of their own.
         """
         location = self._location("destination", self.destination)
         if self.sources is None:
@@ -406,12 +413,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                 continue
             source = target.source.collection_task_id.lower(), target.source.lotno
             if (first := firsts.setdefault(source, index)) != index:
-                rule = f"it is of the same task as sources[{first}]; give one its own `destination`"
+                rule = f"it is the same task as sources[{first}]; give one its own `destination`"
                 raise InvalidArgument(names[index], entry, rule)
         return targets
 
     def _target(self, name: str, entry: object, of_all: Location) -> Target:
-        """Return an entry of ``sources`` with where its rows land: in a folder of its own by default."""
+        """Return an entry of ``sources`` with the location of its rows, by default a folder of its own."""
         if isinstance(entry, str | int):
             entry = {"collection_task_id": entry}
         if not isinstance(entry, Mapping):
@@ -449,7 +456,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         with arguments.inside(target.name if target.own else ""):
             options = SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
             if options.partition and table_format == "iceberg":
-                rule = "a landing adds no partitions to a table of Iceberg"
+                rule = "a landing adds no partitions to an Iceberg table"
                 raise InvalidArgument("partition", options.partition, rule)
             return options
 
@@ -469,7 +476,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             if self.table_format != "iceberg":
                 store_export_link(context, hook, self._location("destination", self.destination))
             client = Client(hook.client.context, stop=stop)
-            # in this thread, since only here Airflow provides the connections
+            # in this thread, since only here does Airflow provide the connections
             landings = self._landings(client, context, began)
             reports = [report for report, _ in landings]
             if any(report.options.whole_runs_key for report in reports):
@@ -486,12 +493,12 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                         for report, job in landings
                     }
                     land_all(jobs, int(self.max_concurrency))
-                # one after another, since each takes DuckDB's memory
+                # one after another, since each needs DuckDB's memory
                 for report, job in landings:
                     if report.options.whole_runs_key:
                         report.count_changes(job.folder)
             finally:
-                # what has failed its checks says so, too
+                # a landing that has failed its checks is reported, too
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
@@ -519,11 +526,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
 
         return to_openlineage(self._reported)
 
-    #: Those of a task that has failed, as for checks that have, are the same.
+    #: The facets are the same for a task that has failed, for example because of its checks.
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _landings(self, client: Client, context: Context, began: float) -> list[tuple[LandingReport, Job]]:
-        """Return the landings, none of which has begun, and what will report each."""
+        """Return the landings, none of which has begun, each with its report."""
         from airflow_provider_webcollect.landing.log.commits import Run
         from airflow_provider_webcollect.landing.write.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport
@@ -549,7 +556,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         for target in targets:
             folder, files = target.location.open(connected, is_made=True), target.location
             if files.kind == "iceberg":
-                # its catalog says where they are
+                # the catalog says where the files are
                 files = Location("folder", str(folder.fs.unstrip_protocol(folder.root)))
             options = self._options(target)
             source = target.source

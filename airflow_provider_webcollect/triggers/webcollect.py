@@ -1,4 +1,4 @@
-"""Triggers that wait without a worker, all with one shared poll; and one that reports each run that ends."""
+"""Triggers that wait without a worker, on one shared poll, and a trigger that reports each run that ends."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WaitTrigger(BaseTrigger):
     :param condition: what to wait for, as plain JSON.
     :param poke_interval: seconds between two status queries.
     :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
-    :param timeout: seconds from then after which the event says that the wait has timed out; None for no
-        limit. Airflow's own timeout of a deferred task does not hold in ``dag.test()``.
+    :param timeout: seconds after ``began`` after which the event says that the wait has timed out; None for
+        no limit. Airflow's own timeout of a deferred task has no effect in ``dag.test()``.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
 
@@ -146,7 +146,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A task, its status, and for how many seconds that status has been unchanged.
+#: A task's id, its status, and the number of seconds for which the status has been unchanged.
 _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
 #: After a refusal, which usually needs a person, the next query follows in this many poke intervals.
@@ -154,7 +154,7 @@ PATIENCE = 10
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
-    """Lets DAGs run when a run of a task ends, whoever started that (contract.md, endpoint 13).
+    """Lets DAGs run when a run of a task ends, whoever started the run (contract.md, endpoint 13).
 
     For an ``AssetWatcher`` (Airflow 3): it watches forever, and yields an event when a run has ended. All
     watchers and waits on a connection share one poll. The payload is an
@@ -165,8 +165,8 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
     From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
     the run's event. So a restart of the triggerer loses no run. If the triggerer is killed in the one or two
-    seconds in between, the run is reported again, with the same payload. This requires that all watchers of
-    a trigger are on one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
+    seconds in between, the run is reported again, with the same payload. This requires that all watchers of a
+    trigger belong to one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
     watch begins with the first status it sees, and runs that ended meanwhile are not reported.
 
     A run that had ended before the first query is not reported. A state that may still belong to the previous
@@ -288,7 +288,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
 
 class _Statuses:
-    """The statuses in some responses, and a callback for when Airflow has stored their events."""
+    """Statuses from some responses, and a callback that runs when Airflow has stored their events."""
 
     def __init__(self, seen: list[_Seen]) -> None:
         self.seen = seen
@@ -296,7 +296,7 @@ class _Statuses:
 
 
 class _Shown(msgspec.Struct):
-    """A task's status and since when it has been shown.
+    """A task's status, and since when the service has shown it.
 
     :ivar is_complete: it was passed on until more time could no longer change its meaning.
     """

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import execute
 
-#: Options of the transfer: to a table of Delta Lake, and to a landing that grows, as by default.
+#: Options of the transfer: to a Delta Lake table, and to a landing that grows, as by default.
 TABLE: dict[str, Any] = {"table_format": "delta"}
 GROWING: dict[str, Any] = {"mode": None}
 
@@ -135,7 +135,7 @@ def rows_at(uris: list[str]) -> list[dict[str, Any]]:
 
 
 def table_rows(destination: str, storage_options: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """Read a table of Delta Lake by its own reader, in the order of the source.
+    """Read a Delta Lake table by its own reader, in the order of the source.
 
     :param storage_options: what that reader needs to reach it.
     """

@@ -47,7 +47,7 @@ def test_each_run_is_compared_with_the_run_before(shop: Landing, form: dict[str,
 def test_the_event_and_the_log_have_the_counts(shop: Landing, said: Said) -> None:
     told = reported(shop.destination, shop.task, **COUNTED)
     assert told["changes"] == COUNTS[0]
-    assert "since the whole run before, by url: 3 new, 0 changed, 0 gone" in said()
+    assert "since the previous whole run, by url: 3 new, 0 changed, 0 gone" in said()
     assert "changes" not in reported(shop.destination, shop.task, mode="incremental")
 
 
@@ -87,7 +87,7 @@ def test_the_rows_have_landed_also_if_they_cannot_be_counted(
     monkeypatch.setattr(KeyedRows, "counts", fail)
     result = shop.transfer(**COUNTED)
     assert (result["rows"], result["changes"]) == (3, None)
-    assert "what is new, changed or gone is not counted" in said()
+    assert "new, changed and gone keys are not counted" in said()
 
 
 def test_a_key_column_that_no_row_has_is_a_warning(shop: Landing, said: Said) -> None:

@@ -64,7 +64,7 @@ def test_the_base_url_is_made_of_host_and_port(read: Any, fields: dict[str, Any]
 
 @pytest.mark.parametrize("host", ["api.example.com:9000", "http://[::1]:9000/v1"])
 def test_two_ports_of_one_host_are_refused(read: Any, host: str) -> None:
-    with pytest.raises(InvalidArgument, match="`port` is 8443; the host has another one, 9000"):
+    with pytest.raises(InvalidArgument, match="`port` is 8443; the host has another port, 9000"):
         read(host=host, port=8443)
 
 

@@ -1,4 +1,4 @@
-"""The transfer to tables of Apache Iceberg, in the catalog of an Airflow connection."""
+"""The transfer to Apache Iceberg tables, in the catalog of an Airflow connection."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class TestLandings:
     @pytest.mark.parametrize("entries", [(NAME, "id"), ("id", NAME), (NAME, {"collection_task_id": "id"})])
     def test_one_task_by_name_and_by_id_is_refused(self, task: Task, entries: tuple[Any, Any]) -> None:
         sources = json.loads(json.dumps(entries).replace('"id"', f'"{task["task_id"]}"'))
-        with pytest.raises(InvalidArgument, match=r"sources\[1\].*it is of the same task as sources\[0\]"):
+        with pytest.raises(InvalidArgument, match=r"sources\[1\].*it is the same task as sources\[0\]"):
             make_transfer("s3://b", sources=sources)
         own = {"collection_task_id": task["task_id"], "destination": "s3://c"}
         make_transfer("s3://b", sources=[NAME, own])

@@ -149,7 +149,7 @@ class TestCheck:
         strict = {"min_success_rate": 0.8, "max_volume_drop": 0.5, "max_volume": 29, "max_cost": 7}
         violations = [
             "the success rate is 75.0%, below 80.0%",
-            "30 rows were collected, 100 in the period before: a drop by 70.0%, above 50.0%",
+            "30 rows were collected, 100 in the preceding period: a drop of 70.0%, above 50.0%",
             "30 rows were collected, above 29",
             "the cost is 7.5, above 7",
         ]
@@ -179,7 +179,7 @@ class TestCheck:
         assert violation == "task idle: there was no run, so the success rate is not known to be 0.0% or more"
 
     def test_a_period_whose_predecessor_is_too_old_is_explained(self) -> None:
-        with pytest.raises(AirflowFailException, match="the period before begins on "):
+        with pytest.raises(AirflowFailException, match="the preceding period begins on "):
             check(start=TODAY.subtract(days=60).isoformat(), max_volume_drop=0.5)
 
 
@@ -213,10 +213,14 @@ class TestMetricsThatTheServiceLeavesOut:
     @pytest.mark.parametrize(
         ("volumes", "before", "violation"),
         [
-            ([None], [50], "for 1 of 1 analytics rows how many .*; at least 0, and 50 in the period before"),
-            ([30, None], [50], "for 1 of 2 analytics rows how many .*; at least 30, and 50 in the period"),
-            ([], [50], "0 rows were collected, 50 in the period before: a drop by 100.0%, above 30.0%"),
-            ([50], [None, 50], "for 1 of 2 analytics rows of the period before how many rows were"),
+            (
+                [None],
+                [50],
+                "for 1 of 1 analytics rows how many .*; at least 0, and 50 in the preceding period",
+            ),
+            ([30, None], [50], "for 1 of 2 analytics rows how many .*; at least 30, and 50 in the preceding"),
+            ([], [50], "0 rows were collected, 50 in the preceding period: a drop of 100.0%, above 30.0%"),
+            ([50], [None, 50], "for 1 of 2 analytics rows of the preceding period how many rows were"),
             ([50], [], None),
             # whatever the other row has; 1 - 35 / 50 is a little more than 0.3
             ([35, None], [50], None),

@@ -222,7 +222,10 @@ class TestOptionsOfAnEntry:
             (
                 [{"id": name, "load": {"table": "shops.all"}} for name in "ab"],
                 {"load": LOAD},
-                ("load.table", "collection task 'a' has it, too: loads into one table need a primary_key"),
+                (
+                    "load.table",
+                    "collection task 'a' has the same table: loads into one table need a primary_key",
+                ),
             ),
         ],
         ids=["formulas-of-json", "a-column-left-out", "a-key-of-no-merge", "no-table", "one-table"],

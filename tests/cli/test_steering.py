@@ -177,7 +177,7 @@ class TestSteps:
 class TestStart:
     def test_all_are_started_and_shown(self, run: Run, sandbox: Sandbox, idle: str) -> None:
         ended = run("task", "start", idle, "-o", "json")
-        assert (ended.code, ended.err) == (0, "Started: 3; 0 ran already\n")
+        assert (ended.code, ended.err) == (0, "Started: 3; 0 already active\n")
         ids = [subtask["subtask_id"] for subtask in sandbox.control.task(idle)["subtasks"]]
         assert ended.json == [{"task": idle, "sub_task": id_} for id_ in ids]
 
@@ -187,9 +187,9 @@ class TestStart:
         sandbox.control.clear_requests()
         again = run("task", "start", idle, "--subtask", first, "--subtask", second, "-o", "json")
         none = run("task", "start", idle, "--subtask", second.upper(), "-o", "json")
-        assert (again.code, again.err) == (0, "Started: 1; 1 ran already\n")
+        assert (again.code, again.err) == (0, "Started: 1; 1 already active\n")
         assert again.json == [{"task": idle, "sub_task": second}]
-        assert (none.code, none.err, none.json) == (0, "Started: 0; 1 ran already\n", [])
+        assert (none.code, none.err, none.json) == (0, "Started: 0; 1 already active\n", [])
         assert sent(sandbox) == ["/cloudextraction/subtasks:start"]
 
     def test_an_api_key_alone_starts_what_is_named(
