@@ -1,6 +1,6 @@
 """Arguments are parsed by their annotations, before anything is sent: one place for each rule.
 
-An annotation says what a value must be, and what the command line and the documentation tell of it::
+An annotation has the rule for a value, and its description for the command line and the documentation::
 
     page_size: Annotated[int, Range(1, 1000), "rows per request"] = 1000
     task_ids: Annotated[Sequence[str], Length(most=100), "the service's tasks"]
@@ -102,8 +102,8 @@ def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[
 def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str], str] = str) -> S:
     """Return a struct of values that are parsed by the annotations of its fields; defaults stay as they are.
 
-    :param where: gives the name of a field in errors: ``"checks['rows'][{!r}]".format``.
-    :raises InvalidArgument: if a value breaks a rule, or is not of a field.
+    :param where: returns the name of a field for errors: ``"checks['rows'][{!r}]".format``.
+    :raises InvalidArgument: if a value breaks a rule, or there is no such field.
     :raises TypeError: if the value of a field without a default is missing.
     """
     parsers = _parsers(kind)
@@ -131,12 +131,13 @@ def inside(place: str) -> Iterator[None]:
 
 
 class Argument(msgspec.Struct, frozen=True):
-    """What a declaration says of an argument, for the command line and the documentation.
+    """The declaration of an argument, for the command line and the documentation.
 
     :ivar kind: the type of its value, or of each of its values if it is a list.
-    :ivar choices: the words that it can be; empty for anything else.
-    :ivar limits: of its value or of the number of its values, such as ``1 to 1000``; empty for none.
-    :ivar default: ``inspect.Parameter.empty`` if it must be given.
+    :ivar choices: the words that are accepted; empty if the argument is not a choice of words.
+    :ivar limits: the limits of its value or of the number of its values, such as ``1 to 1000``; empty for
+        none.
+    :ivar default: the default; ``inspect.Parameter.empty`` if the argument must be given.
     :ivar help: the trailing text of its annotation.
     """
 
@@ -150,7 +151,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 @cache
 def declared(declaration: Any) -> dict[str, Argument]:
-    """Return what the signature of a function, or the fields of a struct, say of each argument, by name."""
+    """Return the declaration of each argument by name, from a function's signature or a struct's fields."""
     hints = get_type_hints(declaration, include_extras=True)
     arguments = {}
     for name, parameter in _signature(declaration).parameters.items():
@@ -205,10 +206,11 @@ def parser_of(annotation: Any) -> Parser:
     """Return the function that parses the values of an annotation.
 
     It is the first one in an ``Annotated``. Without one, ``str`` is a text that is not empty, ``int`` an
-    integer, ``bool`` a boolean, a ``Literal`` one of its values, a ``list`` or ``Sequence`` a list of what it
-    is a list of, and a struct a dict with its fields; with ``| None``, None is a value too.
+    integer, ``bool`` a boolean, a ``Literal`` one of its values, a ``list`` or ``Sequence`` a list whose
+    entries are parsed by their type, and a struct a dict with its fields; with ``| None``, None is accepted
+    too.
 
-    :raises TypeError: if it says nothing about what is right.
+    :raises TypeError: if the annotation does not say which values are right.
     """
     kind, notes, may_be_none = _unfolded(annotation)
     length = next((note for note in notes if isinstance(note, Length)), Length())
@@ -234,7 +236,7 @@ def _of_type(kind: Any, length: Length) -> Parser:
 
 
 def as_given(argument: str, value: Any) -> Any:
-    """Return ``value``, whatever it is: its rule needs other arguments too."""
+    """Return ``value`` unchecked: its rule depends on other arguments too."""
     return value
 
 
@@ -264,15 +266,15 @@ def text(argument: str, value: object) -> str:
 def encodable(argument: str, value: object) -> str:
     """Return ``value`` as it is, if it is a text that can be encoded as UTF-8; it may be empty.
 
-    The error shows only the character that cannot be, since the value may be a secret. Subclasses of ``str``
-    (from templates or parsers), which encoders refuse, become plain texts.
+    The error shows only the position of the wrong character, since the value may be a secret. Subclasses of
+    ``str`` (from templates or parsers), which encoders refuse, become plain texts.
     """
     if not isinstance(value, str):
         raise InvalidArgument(argument, value, "it must be a string")
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        rule = f"it must be text without half a character, as there is at position {error.start}"
+        rule = f"it must be text without half a character; there is one at position {error.start}"
         bad = value[error.start]
     else:
         return str.__str__(value)

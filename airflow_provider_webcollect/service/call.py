@@ -1,6 +1,6 @@
 """The steps of a call: credential, rate limit, request, response, retries.
 
-A :class:`Sender` does what takes time: it sends a request, waits, and gets an access token.
+A :class:`Sender` does everything that takes time: it sends a request, waits, and gets an access token.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ T = TypeVar("T")
 TRIES_PER_SIZE = 3
 #: Attempts at a page before a cursor that does not advance is an error.
 STUCK_TRIES = 5
-#: How often a rejected access token is replaced within one attempt of a call: the token that replaces it may
-#: come from another process and be rejected too.
+#: Maximum number of times that a rejected access token is replaced within one attempt of a call: the new
+#: token may come from another process and be rejected too.
 REPLACEMENTS = 3
 #: The statuses of redirects.
 REDIRECTS = {301, 302, 303, 307, 308}
@@ -97,8 +97,9 @@ class ClientContext:
     ) -> ClientContext:
         """Return this context with fewer attempts per call, and none after ``deadline`` seconds.
 
-        :param timeout: seconds for a response at most.
-        :param unreachable: seconds after which there is no attempt if there is no connection to the service.
+        :param timeout: maximum number of seconds for a response.
+        :param unreachable: seconds after which no further attempt is made if there is no connection to the
+            service.
         """
         retries = self.settings.retries
         settings = dataclasses.replace(
@@ -152,13 +153,13 @@ def make_context(
 ) -> ClientContext:
     """Create the context of a client.
 
-    :param name: names the connection.
+    :param name: name of the connection.
     :param store: where the processes share the token.
     :param learned: called with every token obtained, for masking it in logs.
     :param is_outdated: returns whether the connection has changed since it was read; it may block.
     :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
     :param hint: returns a sentence for people about tasks that the service does not know; empty for none.
-    :param reads_only: only use the token that is stored, and neither renew it nor wait for another.
+    :param reads_only: use only the stored token, and neither renew it nor wait for another one.
     """
     return ClientContext(
         settings=settings,
@@ -200,7 +201,7 @@ class Request:
 
 
 class Sender(Protocol):
-    """What sends the requests of a call."""
+    """Sends the requests of a call."""
 
     @property
     def context(self) -> ClientContext:
@@ -224,9 +225,9 @@ def exchange(
     can_halve: bool = False,
     is_traced: bool = True,
 ) -> T:
-    """Send ``call``, as often as :class:`Policy` says, and return its result.
+    """Send ``call``, with the attempts that :class:`Policy` allows, and return its result.
 
-    :param check: is given the result of each attempt, and raises if it is not good enough.
+    :param check: called with the result of each attempt; raises if the result is not good enough.
     :param can_halve: whether the call is for a page of which half can be requested.
     :param is_traced: whether it has a span.
 
@@ -263,8 +264,8 @@ def call_span(
 def current_credential(context: ClientContext) -> Iterator[None]:
     """Do work with a credential that a person may replace in the connection meanwhile.
 
-    :raises TokenUnavailable: if the credential is refused, but the connection has changed: another attempt
-        may succeed.
+    :raises TokenUnavailable: if the credential is refused, but the connection has changed, so that another
+        attempt may succeed.
     """
     try:
         yield
@@ -467,7 +468,7 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
 
 
 def _forget_frames(error: BaseException, handled: BaseException | None) -> None:
-    """Drop the tracebacks below this module: in their frames are headers, bodies and tokens.
+    """Drop the tracebacks below this module: their frames hold headers, bodies and tokens.
 
     :param handled: what the caller was handling when it made the call; its traceback is the caller's.
     """
@@ -514,7 +515,7 @@ def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often, and after which pauses, an attempt is repeated; its error decides.
+    """How often, and after which pauses, a failed attempt is repeated, depending on its error.
 
     :ivar can_halve: whether the call is for a page of which half can be requested.
     :ivar is_part: whether this is a token call: attempts at it are not logged, since those at the call that
@@ -526,7 +527,7 @@ class Policy:
     is_part: bool = False
 
     def limits(self, error: BaseException | None) -> tuple[int, float]:
-        """Return the attempts in all, and the seconds after which none is made."""
+        """Return the total number of attempts, and the seconds after which no further attempt is made."""
         retries, timing = self.settings.retries, self.settings.timing
         match error:
             case PagingError():
@@ -544,7 +545,7 @@ class Policy:
         return min(error.retry_after or 0.0, self.settings.retries.longest_wait)
 
     def retrying(self, sleep: Callable[[float], None]) -> tenacity.Retrying:
-        """Return what makes attempts until one succeeds or the policy ends them.
+        """Return tenacity's object that makes attempts until one succeeds or the policy ends them.
 
         :param sleep: waits for a number of seconds.
         """
@@ -590,7 +591,7 @@ def _error(state: tenacity.RetryCallState) -> WebCollectError:
 
 
 def may_be_size(error: WebCollectError) -> bool:
-    """Return whether fewer rows may help."""
+    """Return whether a request for fewer rows may succeed."""
     match error:
         case NoResponse() | ResponseTooLarge() | PageTooLarge():
             return True

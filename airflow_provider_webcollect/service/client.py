@@ -1,4 +1,4 @@
-"""The client, on requests, and the same for an event loop, in threads."""
+"""The client, based on requests, and a client for event loops, which uses threads."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ T = TypeVar("T")
 #: An ``HTTPAdapter`` of requests, with the proxies that it goes through.
 _Adapter: TypeAlias = Any
 
-#: Of a token call: attempts, seconds after which none is made, and seconds for a response. It must end before
-#: a claim on the renewal expires.
+#: Limits of a token call: attempts, seconds after which no further attempt is made, and seconds for a
+#: response. The call must end before a claim on the renewal expires.
 TOKEN_LIMITS = (5, 5.0, 20.0)
 #: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
 #: attempts to store its outcome.
 INTERRUPTED_RENEWAL = 60.0
-#: The most connections to a host that are kept open: two for each source that can be landed at once.
+#: Maximum number of connections to a host that are kept open: two for each source that can be landed at once.
 CONNECTIONS = 64
 #: Bytes of a response that are read at a time.
 READ_BYTES = 1024 * 1024
@@ -90,10 +90,9 @@ class Client:
         return exchange(call, self)
 
     def reach(self) -> None:
-        """Connect without sending anything, so that nothing, such as a renewal, starts for an unreachable
-        service.
+        """Connect without sending anything: an unreachable service is noticed before a renewal begins.
 
-        There are as many attempts as for a call; behind a proxy there is none.
+        There are as many attempts as for a call, but none behind a proxy.
 
         :raises ServiceUnreachable: if there is no connection.
         """
@@ -214,7 +213,7 @@ class Client:
             raise
 
     def _adapter(self, request: Request) -> _Adapter:
-        """Return what sends a request; raises ``NotConnected`` if it cannot be made."""
+        """Return the adapter that sends a request; raises ``NotConnected`` if it cannot be created."""
         base = "/".join(request.url.split("/", 3)[:3])  # scheme, host and port
         key = (base, request.total_timeout)
         try:
@@ -235,7 +234,8 @@ class Client:
 class Interruptible:
     """Sends and waits as a client does, until its caller is interrupted.
 
-    :ivar interrupted: set once it is: what was sent completes, and nothing more is sent.
+    :ivar interrupted: set once the caller is interrupted: requests in flight complete, and nothing more is
+        sent.
     """
 
     client: Client
@@ -266,9 +266,9 @@ class Interruptible:
 
 
 def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop) -> _Adapter:
-    """Return what sends the requests to ``base``; threads can share it.
+    """Return the adapter that sends requests to ``base``; threads can share it.
 
-    It goes without a session, which would keep cookies, follow redirects, and take a proxy and certificate
+    It works without a session, which would keep cookies, follow redirects, and take a proxy and certificate
     authorities from the environment.
     """
     import requests
@@ -500,8 +500,8 @@ class AsyncClient:
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
 
-        If the caller is cancelled, what was sent completes, and nothing more is sent. If the request is not
-        safe to repeat, the cause of the ``CancelledError`` is an ``OutcomeUnknown``.
+        If the caller is cancelled, the request in flight completes, and nothing more is sent. If the request
+        is not safe to repeat, the cause of the ``CancelledError`` is an ``OutcomeUnknown``.
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """

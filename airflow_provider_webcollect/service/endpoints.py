@@ -1,8 +1,8 @@
-"""The twenty endpoints of the contract, each declared once: by a function whose signature says what it takes,
-and whose body says what is sent.
+"""The twenty endpoints of the contract, each declared once, by a function that returns what is sent.
 
-Calling it parses the arguments by their annotations and returns a :class:`Call`, without I/O; ``Client.send``
-or ``AsyncClient.send`` sends that. Argument names are those of the contract in snake_case.
+Its signature has the endpoint's arguments. Calling it parses them by their annotations and returns a
+:class:`Call`, without I/O; ``Client.send`` or ``AsyncClient.send`` sends that. Arguments are named as in the
+contract, in snake_case.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class Endpoint(msgspec.Struct, Generic[T], frozen=True):
     :param number: the endpoint's number in the contract.
     :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
     :param result: reads the ``data`` of the response as ``T``.
-    :param with_key: what an API key alone can do instead, if this needs a token; empty for nothing.
-    :param tiers: the plans that include the operation; empty means all, None that the contract does not say.
+    :param with_key: what an API key alone can do instead, if the endpoint needs a token; empty for nothing.
+    :param tiers: the plans that include the operation; empty for all, None if the contract does not say.
     :param errors: the error codes that the contract names for the operation.
     :ivar name: the operation's name, which is also the hook's method.
     """
@@ -121,7 +121,7 @@ ENDPOINTS: list[Endpoint[Any]] = []
 
 
 class Operation(Generic[P, T]):
-    """What an endpoint's decorator makes of a function: called, it returns the :class:`Call` to send.
+    """The function that an endpoint decorates: calling it returns the :class:`Call` to send.
 
     :raises InvalidArgument: if an argument breaks the rule of its annotation.
     """
@@ -152,7 +152,7 @@ class UrlFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Sent:
-    """What a call sends.
+    """The content of a call.
 
     :param own_retry: replaces the endpoint's ``retry`` for this call, for example when it appends.
     :param body: the JSON body, if any.
@@ -184,7 +184,7 @@ class Call(Sent, Generic[T]):
 
     @property
     def task_id(self) -> str | None:
-        """The task that the call is about; None for a call on several, or on none."""
+        """The task that the call is about; None for a call about several tasks, or about none."""
         fields = {**self.query, **(self.body or {}), **self.form}
         return str(fields["taskId"]) if "taskId" in fields else None
 
@@ -195,16 +195,16 @@ class Call(Sent, Generic[T]):
 
     @property
     def target(self) -> str:
-        """The path and query below the base URL; percent-encoded, but for slashes of an app."""
+        """The path and query below the base URL, percent-encoded except for the slashes in an app's name."""
         path = self.endpoint.path.format_map(
             {name: quote(value, safe="/") for name, value in self.segments.items()}
         )
         return f"{path}?{urlencode(self.query, quote_via=quote, safe='')}" if self.query else path
 
 
-#: Most rows in one page of data (contract.md, Limits).
+#: Maximum number of rows in one page of data (contract.md, Limits).
 MAX_DATA_SIZE = 1000
-#: Most sub-tasks in one page (assumptions.md, Status).
+#: Maximum number of sub-tasks in one page (assumptions.md, Status).
 MAX_SUBTASK_SIZE = 20
 MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
@@ -235,12 +235,12 @@ def first_token(username: str, password: str) -> Call[TokenRecord]:
 
 
 def _or_none(kind: Any, most: int | None = None) -> Parser:
-    """Return the parser of a list of a kind, for which anything empty stands too, such as of a template."""
+    """Return the parser of a list that may also be anything empty, such as a rendered template."""
     return lambda argument, value: items(argument, value, parser_of(kind), most=most) if value else value
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields to send: those that are given."""
+    """Return the fields that are given, which are sent."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -269,7 +269,7 @@ def query_analytics(
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months.
     :param end: last day, not after the current UTC date.
-    :param page: page number, from 1, which is the service's default.
+    :param page: page number, from 1 (the service's default).
     :param page_size: rows per page, 1 to 500; the service's default is 20.
     :param task_ids: at most 100; None for all tasks.
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
@@ -309,9 +309,9 @@ def check_days(start: Any, end: Any) -> None:
 
 
 def _loop_type(argument: str, value: Any, url_list: str = LoopType.URL_LIST) -> str:
-    """Return the loop type in the caller's spelling if that is a known one, otherwise in the sample's.
+    """Return the loop type in the caller's spelling if that is known, otherwise in the sample's spelling.
 
-    :param url_list: what a list of URLs is called in the endpoint's sample.
+    :param url_list: the name of a list of URLs in the endpoint's sample.
     """
     loop_type = Word(LoopType)(argument, value)
     if loop_type != LoopType.URL_LIST:
@@ -323,9 +323,9 @@ def _loop_type(argument: str, value: Any, url_list: str = LoopType.URL_LIST) -> 
 def update_loop_items(
     task_id: str,
     action_id: str,
-    loop_type: Annotated[str, _loop_type, Word(LoopType), "What the values are."],
+    loop_type: Annotated[str, _loop_type, Word(LoopType), "The type of the values."],
     loop_items: Annotated[Sequence[AnyText], "A value."],
-    is_append: Annotated[Flag, "Keep the values that are there."] = False,
+    is_append: Annotated[Flag, "Keep the existing values."] = False,
 ) -> Sent:
     """Replace, or extend, the values of a loop step (contract.md, endpoint 3).
 
@@ -380,7 +380,7 @@ def update_task_parameters(
 ) -> Sent:
     """Update parameters of steps and loop lists in one call (contract.md, endpoint 4).
 
-    :param task_id: the service's task.
+    :param task_id: the id of the service's task.
     :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of
         names and values, or as a list of ``{"name", "value"}``.
     :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
@@ -404,7 +404,7 @@ def get_actions(
 ) -> Sent:
     """Read the steps of tasks (contract.md, endpoint 5).
 
-    :param task_ids: the service's tasks.
+    :param task_ids: ids of the service's tasks.
     :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
     """
     return Sent(body={"taskIds": task_ids, "actionTypes": [*map(str, action_types)]})
@@ -412,7 +412,7 @@ def get_actions(
 
 @Endpoint(6, "POST", "/task/urls:file", NOTHING, errors=("InvalidTaskId",))
 def replace_urls(task_id: str, file: Annotated[UrlFile, lambda _, file: file]) -> Sent:
-    """Replace the task's URLs by those of a checked file (contract.md, endpoint 6)."""
+    """Replace the task's URLs with the URLs of a checked file (contract.md, endpoint 6)."""
     return Sent(form={"taskId": task_id}, file=file)
 
 
@@ -423,8 +423,8 @@ def copy_task(
 ) -> Sent:
     """Copy a task, to its own group or to ``group_id`` (contract.md, endpoint 7).
 
-    :param task_id: the service's task.
-    :param group_id: the group to copy it to; None for the task's own.
+    :param task_id: the id of the service's task.
+    :param group_id: the id of the group to copy it to; None for the task's own group.
     :raises OutcomeUnknown: if there was no response; the copy may exist.
     """
     return Sent(query=_given(taskId=task_id, taskGroupId=group_id))
@@ -434,9 +434,9 @@ def copy_task(
 def copy_tasks(task_ids: Sequence[str], group_ids: Sequence[int]) -> Sent:
     """Copy each of the tasks to each of the groups (contract.md, endpoint 8).
 
-    :param task_ids: the service's tasks.
-    :param group_ids: the groups for the copies.
-    :return: the counts, and in ``failed_tasks`` the tasks that could not be copied, with the reasons.
+    :param task_ids: ids of the service's tasks.
+    :param group_ids: ids of the groups for the copies.
+    :return: the counts, and ``failed_tasks``: the tasks that could not be copied, with the reasons.
     :raises OutcomeUnknown: if there was no response; copies may exist.
     """
     return Sent(body={"taskIds": task_ids, "groupIds": group_ids})
@@ -452,7 +452,7 @@ def move_task(task_id: str, group_id: Annotated[int, "The group to move it to."]
 def delete_tasks(task_ids: Sequence[str]) -> Sent:
     """Delete tasks (contract.md, endpoint 10).
 
-    :param task_ids: the service's tasks.
+    :param task_ids: ids of the service's tasks.
     """
     return Sent(body={"taskIds": task_ids})
 
@@ -461,7 +461,7 @@ def delete_tasks(task_ids: Sequence[str]) -> Sent:
 def delete_task_groups(group_ids: Sequence[int]) -> Sent:
     """Delete task groups (contract.md, endpoint 11).
 
-    :param group_ids: the groups.
+    :param group_ids: ids of the groups.
     """
     return Sent(body={"groupIds": group_ids})
 
@@ -470,7 +470,7 @@ def delete_task_groups(group_ids: Sequence[int]) -> Sent:
 def get_task_statuses(task_ids: Iterable[str]) -> Sent:
     """Read names and states of tasks, version 1, at most once in 5 seconds (contract.md, endpoint 12).
 
-    :param task_ids: the service's tasks, at most 100.
+    :param task_ids: ids of the service's tasks, at most 100.
     """
     return Sent(body={"taskIds": task_ids})
 
@@ -481,7 +481,7 @@ def get_task_statuses_v2(task_ids: Iterable[str]) -> Sent:
 
     Tasks that never ran in the cloud may be missing from the response (assumptions.md, Status).
 
-    :param task_ids: the service's tasks, at most 100.
+    :param task_ids: ids of the service's tasks, at most 100.
     """
     return Sent(body={"taskIds": task_ids})
 
@@ -494,7 +494,7 @@ def get_subtasks(
 ) -> Sent:
     """Read a page of the sub-tasks of the task's latest batch (contract.md, endpoint 14).
 
-    :param task_id: the service's task.
+    :param task_id: the id of the service's task.
     :param page: page number, from 1.
     :param size: sub-tasks per page, 1 to 20.
     """
@@ -505,9 +505,9 @@ def get_subtasks(
 def start_subtasks(task_id: str, subtask_ids: Sequence[str]) -> Sent:
     """Start sub-tasks of a task (contract.md, endpoint 15).
 
-    :param task_id: the service's task.
-    :param subtask_ids: the sub-tasks.
-    :raises OutcomeUnknown: if there was no response; they may have been started.
+    :param task_id: the id of the service's task.
+    :param subtask_ids: ids of the sub-tasks.
+    :raises OutcomeUnknown: if there was no response; the sub-tasks may have been started.
     """
     return Sent(body={"taskId": task_id, "subTaskIds": subtask_ids})
 
@@ -534,7 +534,7 @@ def read_batch_data(task_id: str, lotno: str, offset: int = 0, size: PageSize = 
 def mark_exported(task_id: str) -> Sent:
     """Confirm that the task's data has been exported (contract.md, endpoint 19).
 
-    :param task_id: the service's task.
+    :param task_id: the id of the service's task.
     """
     return Sent(body={"taskId": task_id})
 
@@ -562,7 +562,7 @@ def _app_reference(argument: str, value: object) -> str:
     errors=("unauthorized",),
 )
 def deprecate_data_app(app_id: Annotated[str, _app_reference]) -> Sent:
-    """Deprecate a data app; only its author may (contract.md, endpoint 20).
+    """Deprecate a data app; only its author may do so (contract.md, endpoint 20).
 
     :param app_id: the data app: its id, or ``namespace/app_name``.
     :raises NotFound: if the caller is not the author, or there is no such app.

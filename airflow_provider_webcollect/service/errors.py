@@ -3,8 +3,8 @@
 Attributes of the class say what a caller can do, so no message has to be parsed: whether the client may
 repeat the call at once (``retryable``), whether the call certainly had no effect (``unsent``), whether it may
 have had one (``uncertain``), whether retries are useless until a person acts (``permanent``), and what that
-person should do (``advice``). ``make docs`` writes ``docs/reference/errors.md`` from the classes: what has
-happened is the first paragraph of a docstring, what to do is the ``advice`` and the second one.
+person should do (``advice``). ``make docs`` writes ``docs/reference/errors.md`` from the classes: the first
+paragraph of a docstring says what has happened, the ``advice`` and the second paragraph say what to do.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class WebCollectError(Exception):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts of the response, for an error that is raised in its place."""
+        """The facts of the response, for an error that is raised instead of this one."""
         return {"status": self.status, "code": self.code, "request_id": self.request_id}
 
     def __str__(self) -> str:
@@ -75,10 +75,10 @@ class InvalidArgument(WebCollectError, ValueError):
 
     :param argument: its name, and the place in it, such as ``task_ids[2]`` or ``file, line 3``.
     :param value: its value; only the repr is kept, so that the error can always be pickled.
-    :param rule: what it must be.
-    :param as_text: stands in the message instead of the repr, if the value may be a secret.
-    :ivar name: the argument's name alone, for callers whose users know it by another one.
-    :ivar place: the place in the argument, such as ``[2]`` or ``, line 3``; empty for all of it.
+    :param rule: what the value must be.
+    :param as_text: shown in the message instead of the repr, if the value may be a secret.
+    :ivar name: the argument's name alone, for callers whose users know the argument by another name.
+    :ivar place: the place in the argument, such as ``[2]`` or ``, line 3``; empty for the whole argument.
     """
 
     permanent = True
@@ -102,7 +102,7 @@ def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> Invalid
 
 
 def escaped(text: str) -> str:
-    """Return a text of a service or a site for a message, with escapes for some characters.
+    """Return a text from a service or a site for a message, with escapes for some characters.
 
     Unprintable ones could begin a line of a log, or act on a terminal. Backticks enclose our own commands.
 
@@ -115,7 +115,7 @@ def escaped(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value of a service or a site for a message, as :func:`escaped` returns a text.
+    """Return the repr of a value from a service or a site for a message, with escapes as in :func:`escaped`.
 
     :param value: such as the name of a column.
     """
@@ -146,7 +146,7 @@ def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncompl
 
     :param what: the action, as the subject of a sentence.
     :param endpoint: the operation.
-    :param instead: what the key can do; empty for nothing.
+    :param instead: what the key alone can do; empty for nothing.
     """
     add = f"{instead}, or add" if instead else "add"
     return ConnectionIncomplete(
@@ -215,13 +215,13 @@ class RedirectRefused(WebCollectError):
 
 
 class MalformedResponse(WebCollectError):
-    """The response is broken JSON, or the page of a gateway."""
+    """The response is broken JSON, or a gateway's page."""
 
     retryable = True
     uncertain = True
     advice = (
-        "If every call fails like this, the connection's host is probably wrong; if some do, a gateway is in "
-        "trouble."
+        "If every call fails like this, the connection's host is probably wrong; if only some do, a gateway "
+        "is failing."
     )
 
 
@@ -284,7 +284,7 @@ class TokenUnavailable(WebCollectError):
 class TokenStoreUnavailable(TokenUnavailable):
     """The shared token store cannot be read or written in time, so no refresh token is used.
 
-    Check Airflow's database, or raise ``token_store_timeout``. Delete a Variable that is unreadable.
+    Check Airflow's database, or raise ``token_store_timeout``. Delete an unreadable Variable.
     """
 
 
@@ -384,7 +384,7 @@ class OutcomeUnknown(WebCollectError):
 
 
 def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
-    """Return the OutcomeUnknown that ``error`` is, or that is the cause of an interruption; or None.
+    """Return ``error`` if it is an OutcomeUnknown, or the OutcomeUnknown that caused it; otherwise None.
 
     An interruption (a signal's exception, a cancellation) keeps its type, so the call that it interrupted
     makes the unknown outcome its cause.

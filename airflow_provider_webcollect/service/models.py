@@ -2,8 +2,8 @@
 
 Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
 integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
-is None. Fields that the contract does not name are kept in ``unknown_fields``. What is sent back to the
-service later has a type with a rule, `Integer`, `Identifier` or `Token`.
+is None. Fields that the contract does not name are kept in ``unknown_fields``. Values that are later sent
+back to the service have a type with a rule: `Integer`, `Identifier` or `Token`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_provider_webcollect.service.errors import MalformedResponse, escape
 
 log = logging.getLogger(__name__)
 
-#: An integer that can be an argument.
+#: An integer that a later request can send.
 Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=arguments.LOWEST, le=arguments.HIGHEST)]
-#: A text that can be an argument; white space around it is dropped.
+#: A text that a later request can send; white space around it is dropped.
 Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
-#: A text that can be a part of a header; white space around it is dropped.
+#: A text that a header can have; white space around it is dropped.
 Token: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
 
 
@@ -39,7 +39,7 @@ class _AnyCase(StrEnum):
 
     @classmethod
     def spelled(cls, value: str) -> str:
-        """Return ``value`` in the contract's spelling; another word stays, but printable."""
+        """Return ``value`` in the contract's spelling; an unknown word stays, but printable."""
         try:
             return str(cls(value))
         except ValueError:
@@ -152,8 +152,8 @@ class NameValue(Record, frozen=True):
 class Action(Record, frozen=True):
     """A step of a task (contract.md, Step record).
 
-    :ivar loop_type: always in the spelling of requests (``UrlList``), although responses may use another
-        (``URLList``); so the value can be sent back.
+    :ivar loop_type: always in the spelling of requests (``UrlList``), so that it can be sent back; responses
+        may use another one (``URLList``).
     """
 
     action_id: str | None = None
@@ -333,7 +333,7 @@ class ExecutionMetrics(Record, frozen=True):
 
 
 class ResourceUsageMetrics(Record, frozen=True):
-    """What the runs used; ``balance`` is the cost (contract.md, Analytics row)."""
+    """The resources that the runs used; ``balance`` is the cost (contract.md, Analytics row)."""
 
     captcha_count: float | None = None
     simple_template_count: float | None = None
@@ -370,11 +370,11 @@ class AnalyticsRow(Record, frozen=True):
     def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
         """Return the metrics of several rows together, with short names.
 
-        Each is that of the rows that have its number: the service leaves out some, which do not count as 0.
-        It is None if no row has the number. ``succeeded`` is a share of the runs whose outcomes are known,
-        ``seconds_per_run`` the average.
+        Each metric is computed from the rows that have its number: the service leaves out some numbers, which
+        do not count as 0. A metric is None if no row has its number. ``succeeded`` is a share of the runs
+        whose outcomes are known, ``seconds_per_run`` the average.
 
-        :param rows: of one task or of several, in any time buckets; of no rows, the sums are 0.
+        :param rows: rows of one or several tasks, in any time buckets; without rows, the sums are 0.
         """
         ends = [counts for row in rows if (counts := row.execution_metrics.runs_and_successes())]
         judged, successes = sum(runs for runs, _ in ends), sum(successes for _, successes in ends)
@@ -391,7 +391,7 @@ class AnalyticsRow(Record, frozen=True):
 
 
 def _total(numbers: Iterable[float | None]) -> float | None:
-    """Return the sum of the numbers; None if there are some and all are None."""
+    """Return the sum of the numbers; None if there are numbers and all of them are None."""
     values = list(numbers)
     present = [number for number in values if number is not None]
     total = round(sum(present), DIGITS)
@@ -454,7 +454,8 @@ class Moved(Record, frozen=True):
 class DataPage(msgspec.Struct, frozen=True):
     """A page of collected rows (contract.md, endpoints 17 and 18).
 
-    :ivar offset: where the next page starts; send it unchanged, as it need not be the old one plus the size.
+    :ivar offset: the offset of the next page; send it unchanged, since it need not be the old offset plus the
+        size.
     :ivar total: number of all rows.
     :ivar rest_total: rows after this page; 0 ends a read.
     :ivar rows: the rows as raw JSON slices of the response, each a single line; they can be copied without

@@ -351,9 +351,9 @@ class RowCount:
             self._refuse(f"announced {self.total} rows, and {self.rows} came")
 
     def check_left(self, before: int, rows: int, left: int) -> None:
-        """Check that a page has the rows that are not left any more; rows may also have been added.
+        """Check that as many rows came as are no longer left; rows may also have been added.
 
-        :param before: the rows that were left before the page.
+        :param before: the number of rows left before the page.
         :raises PagingError: if not.
         """
         if rows + max(left, 0) < before:

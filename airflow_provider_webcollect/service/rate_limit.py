@@ -23,22 +23,25 @@ log = logging.getLogger(__name__)
 #: at this interval four queries are sent in any second, and a delayed one may arrive with them as the fifth.
 STATUS_INTERVALS = {RateLimit.STATUS_V1: 5.25, RateLimit.STATUS_V2: 0.25}
 # What follows was chosen by the simulations of benchmarks/rate_limits.py, for 1 to 50 processes.
-#: In intervals: how late a request can have arrived at most. With less, late requests cause 429s; with more,
-#: a service whose own work takes now longer, now shorter costs more of the rate; so it costs up to a tenth.
+#: Maximum delay of a request's arrival, in intervals. With a lower value, late requests cause 429s; with a
+#: higher one, more of the rate is lost where the service's own response times vary; with this one, up to a
+#: tenth.
 LATEST = 2.0
-#: Of 429s that follow each other, each lowers a share s by this part of s * s, and by a fifth of s at most.
-#: With less, processes that begin together have their shares later; with more, their shares differ more.
+#: Each of several 429s in a row lowers a share s by this part of s * s, but by at most a fifth of s. With a
+#: lower value, processes that begin together take longer to reach their shares; with a higher one, their
+#: shares differ more.
 STEP, LARGEST_STEP = 0.8, 0.2
 #: A 429 after more requests than these counts less: half as much after twice as many. With less, there are
 #: more 429s; with more, the rate swings more.
 QUIET = 8
-#: The requests without a 429 that a limiter begins with. After a 429, this many count even if they do not
-#: use up the rate.
+#: The number of requests without a 429 with which a limiter begins. After a 429, this many count even if they
+#: do not use up the rate.
 FIRST = 20
 #: After this many requests without a 429 a rate has grown e-fold, nearly all of it in the last third. With
 #: less, there are more 429s; with more, it takes longer until the share of a process that has ended is used.
 GROWTH = 1400
-#: The longest pause after a 429, in intervals. Each pause of a row is twice as long as the one before it.
+#: The longest pause after a 429, in intervals. Each of several pauses in a row is twice as long as the one
+#: before.
 LONGEST_PAUSE = 16
 #: The least share of the full rate.
 LEAST_SHARE = 1 / 200
@@ -50,7 +53,7 @@ FEW = 1.2
 #: The length of the timetable in windows. With more, it takes longer until all have moments without a 429;
 #: with less, shares are coarser: a fiftieth of the rate is twelve requests.
 ROUND = 30
-#: In intervals: up to this much later a request is sent in the next round after a 429.
+#: Maximum number of intervals by which a request is sent later in the round after a 429.
 SHIFT = 4.0
 
 
@@ -76,9 +79,9 @@ class RateLimiter:
     Other processes behind the same address use up the same limit, and nothing but responses 429 shows them.
     So each process looks for its share of the limit on its own:
 
-    - A 429 lowers the share: 429s that follow each other like another process that shares the limit, one
-      after many accepted requests hardly. The faster of two processes takes larger steps, so their rates
-      approach each other.
+    - A 429 lowers the share: several 429s in a row lower it as if another process shared the limit, and a 429
+      after many accepted requests hardly lowers it. The faster of two processes takes larger steps, so their
+      rates approach each other.
     - Without 429s the share grows with the fifth power of the number of requests since the last one: hardly
       at first, so that shares that have settled stay, and quickly once it is unlikely that others still need
       theirs.
@@ -90,7 +93,7 @@ class RateLimiter:
     """
 
     def __init__(self, interval: float, now: Callable[[], float] = time.monotonic) -> None:
-        #: The rates that were asked for, by the ids of who has asked.
+        #: The requested rates, by the ids of the objects that have requested them.
         self._rates: dict[int, float] = {}
         self._set_interval(interval)
         self._now = now
@@ -120,9 +123,9 @@ class RateLimiter:
         return self._share
 
     def ask_for(self, rate: float, asker: object) -> None:
-        """Have the lowest of the rates that are asked for, in requests per second; 0 is no limit.
+        """Request a rate, in requests per second; the lowest requested rate applies. 0 is no limit.
 
-        :param asker: with whose end the rate is forgotten.
+        :param asker: the object with whose end the rate is forgotten.
         """
         with self._lock:
             self._rates[id(asker)] = rate
@@ -178,7 +181,8 @@ class RateLimiter:
     def answered(self, moment: float, kind: str) -> None:
         """Note that the response to the request of a moment begins to arrive.
 
-        :param kind: of the request: the service takes about as long for all of a kind, such as a path.
+        :param kind: the kind of the request, such as its path: the service takes about as long for all
+            requests of a kind.
         """
         with self._lock:
             seconds = self._now() - moment
@@ -241,14 +245,14 @@ class RateLimiter:
         return due
 
     def _shift(self, moment: float) -> None:
-        """Let a moment of the next round be a little later."""
+        """Move a moment of the next round to a little later."""
         if moment in self._timetable:
             shift = random.uniform(0, SHIFT * self._interval)
             self._timetable[self._timetable.index(moment)] = moment + shift
 
 
 class RateLimiters(dict["RateLimit", tuple[RateLimiter, ...]]):
-    """The limiters of one address that apply, by the limit of an endpoint.
+    """The limiters that apply to one address, by the rate limit of an endpoint.
 
     The limiter of a status endpoint comes first, since its wait is longer.
     """
@@ -261,8 +265,8 @@ _lock = threading.Lock()
 def shared_rate_limiters(base_url: str, requests_per_second: float = GENERAL_RATE) -> RateLimiters:
     """Return the limiters that all clients of this process share for the address in ``base_url``.
 
-    :param requests_per_second: the general limit; 0 for none. The lowest counts of all that are in use for
-        one address. The limits of the status endpoints always apply.
+    :param requests_per_second: the general limit; 0 for none. If clients with several limits use one address,
+        the lowest applies. The limits of the status endpoints always apply.
     """
     host, port = address_of(base_url)
     with _lock:

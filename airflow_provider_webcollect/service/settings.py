@@ -42,18 +42,20 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTiming:
-    """Waits of the client that no connection sets; tests shorten them. All are seconds.
+    """Waits of the client that no connection sets, in seconds; tests shorten them.
 
-    :param patience: for which a process waits for another one's renewal, or for the keeper's record; for the
-        first, four times the store's ``write_bound`` is added.
-    :param store_patience: for which a process without a token waits for a failing store.
-    :param adoption: for which a process whose refresh token is refused waits for the token of the process
-        that used it.
-    :param youth: in which the calls of a process get two new tokens at most, if the service rejects them.
-    :param late_reads: for which a read of the token store may return what has been replaced since.
-    :param slow_response: that a response must take before prefetching in another thread pays off.
-    :param long_failure: after which a page that may be too large is requested with half of its size at once.
-    :param stuck_wait: before a page after which a read could not continue is requested again.
+    :param patience: how long a process waits for another one's renewal (plus four times the store's
+        ``write_bound``), or for the keeper's record.
+    :param store_patience: how long a process without a token waits for a failing store.
+    :param adoption: how long a process whose refresh token is refused waits for the token of the process that
+        used it.
+    :param youth: the time in which the calls of a process get at most two new tokens, if the service rejects
+        them.
+    :param late_reads: how long a read of the token store may return a text that has been replaced.
+    :param slow_response: how long a response must take for prefetching in another thread to pay off.
+    :param long_failure: how long a failed request for a page that may be too large must have taken for half
+        of it to be requested at once.
+    :param stuck_wait: the pause before a page after which a read could not continue is requested again.
     """
 
     patience: float = 70.0
@@ -125,9 +127,9 @@ class Credentials:
         return tuple(value for value in values if value)
 
     def lineage_at(self, base_url: str) -> str:
-        """Return a digest that names the tokens which descend from these credentials.
+        """Return a digest that identifies the tokens that descend from these credentials.
 
-        It is that of the refresh token; without one, that of the service and the login. So whatever else a
+        It is the digest of the refresh token; without one, of the service and the login. So whatever else a
         person edits in the connection, the stored successor of its refresh token stays in use.
         """
         if self.refresh_token or not self.login:
@@ -149,7 +151,7 @@ class Settings:
     :param max_response_bytes: size limit of a decompressed response; the contract's limit is 8 MB.
     :param ca_file: a file of certificate authorities to trust instead of the default ones.
     :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
-        Of several settings for one address, the lowest rate counts.
+        If several settings share an address, the lowest rate applies.
     :param timezone: the zone of the service's times; None leaves them naive.
     :param origin: where the addresses come from, for messages: ``the connection webcollect_default``.
     :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.

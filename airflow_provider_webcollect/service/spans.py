@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: where the time of a task goes, beside Airflow's own spans in its traces.
+"""OpenTelemetry spans, which show where a task's time goes, in addition to Airflow's own spans.
 
 A span is made only inside one that is recorded, such as an Airflow task's. Whatever records that one has
 imported OpenTelemetry, so this module does not.
@@ -20,7 +20,7 @@ Attributes: TypeAlias = "Mapping[str, str | bool | int | float | None]"
 
 
 class Span:
-    """A span of OpenTelemetry, or one that is not recorded, which drops what is set.
+    """An OpenTelemetry span, or a span that is not recorded and ignores all attributes.
 
     :param recorded: the span of OpenTelemetry; None for no span.
     """
@@ -62,8 +62,8 @@ def span(
 
     An exception of the block is recorded by its class alone, since its message may have values of rows.
 
-    :param name: of the work, without the prefix ``webcollect.``.
-    :param attributes: those at the beginning; :meth:`Span.set` adds others.
+    :param name: the name of the work, without the prefix ``webcollect.``.
+    :param attributes: the attributes at the beginning; :meth:`Span.set` adds others.
     :param kind: the name of a ``SpanKind``.
     :param is_sampled: whether it is recorded; if not, spans within it are those of the span around it.
     :param causes: the spans that asked for the block, from :func:`current_span`: the first one is the parent,

@@ -1,4 +1,4 @@
-"""Waits, and work in threads: what stops it, what waits for it, and what the log says of a wait."""
+"""Waits and work in threads: stopping them, waiting for them, and logging a wait."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Stop:
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds.
 
-        What the handler of a signal raises is raised within a second, see :func:`first_done`.
+        An exception raised by a signal's handler is raised within a second, see :func:`first_done`.
 
         :raises Stopped: as soon as the work must stop.
         """
@@ -71,8 +71,8 @@ class Stop:
 def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
     """Wait until at least one of the futures is done, and return those that are.
 
-    What the handler of a signal raises, such as a task's timeout, is raised within a second. One long wait
-    would miss a signal that comes right before it begins, or that the kernel hands to another thread.
+    An exception raised by a signal's handler, such as a task's timeout, is raised within a second. One long
+    wait would miss a signal that comes right before it begins, or that the kernel hands to another thread.
     """
     while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
         pass
@@ -104,10 +104,10 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Iterator[None]:
-    """Serialize what threads ask of a process that mixes up its responses if two ask at once.
+    """Serialize the requests of threads to a process that mixes up its responses to simultaneous requests.
 
-    Airflow's supervisor of a `dag.test()` does so, and the threads of an event loop may ask at once.
-    Coroutines do not wait for the lock: its holder may need the event loop for its response.
+    Airflow's supervisor of a `dag.test()` does so, and the threads of an event loop may send requests at
+    once. Coroutines do not wait for the lock: its holder may need the event loop for its response.
     """
     try:
         asyncio.get_running_loop()
@@ -120,7 +120,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_alive() -> Iterator[None]:
-    """Have the end of the process wait for the block, whatever thread runs it."""
+    """Make the end of the process wait for the block, whichever thread runs it."""
     left = threading.Event()
     threading.Thread(target=left.wait, name="webcollect-keep", daemon=False).start()
     try:
@@ -146,7 +146,7 @@ def drop(error: BaseException, *steps: Callable[[], object]) -> None:
 
 
 class Notice:
-    """Logs the reason of one wait: not if it is short, and not more often than every 15 seconds.
+    """Logs the reason for one wait, unless it is short, at most every 15 seconds.
 
     :param log: a logger.
     :param clock: a monotonic clock, in seconds.

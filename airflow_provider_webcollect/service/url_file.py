@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
-#: Most bytes of a file; checking and sending it takes up to five times as much memory.
+#: Maximum size of a file in bytes; checking and sending it takes up to five times as much memory.
 MAX_FILE_BYTES = 64 * 1024 * 1024
-#: A longer line is not a URL.
+#: Maximum size of a line in bytes; a longer line is not a URL.
 MAX_LINE_BYTES = 64 * 1024
-#: What opening a file raises if another file has to be named; ``ValueError`` for a closed file, or no path.
+#: The errors of opening a file that mean a wrong file; ``ValueError`` is for a closed file, or a text that is
+#: no path.
 _WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, ValueError)
 
 
@@ -30,9 +31,9 @@ def url_file(source: Any) -> UrlFile:
     :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
         ``fsspec.OpenFile``, or a file opened in binary mode, which stays open. It may begin with a BOM and
         end with blank lines; these, and white space around a URL, are not sent.
-    :raises InvalidArgument: if there is no such file, or it is too large; naming the line, if the file has no
-        URL or is not UTF-8, or if a line before the last URL is blank or is not an http(s) URL.
-    :raises FileUnreadable: if it cannot be read now.
+    :raises InvalidArgument: if there is no such file, or it is too large or has no URL; naming the line, if a
+        line is not UTF-8 or not an http(s) URL, or is blank before the last URL.
+    :raises FileUnreadable: if the file cannot be read now.
     """
     lines = [line.strip() for line in _read(source).split(b"\n")]
     while lines and not lines[-1]:
@@ -103,13 +104,13 @@ def _read(source: Any) -> bytes:
     if not isinstance(text, bytes):
         raise InvalidArgument("file", source, "it must be opened in binary mode")
     if len(text) > MAX_FILE_BYTES:
-        rule = f"it must have at most {MAX_FILE_BYTES // 1024**2} MiB"
+        rule = f"it must be at most {MAX_FILE_BYTES // 1024**2} MiB"
         raise InvalidArgument("file", _name(source), rule)
     return text.removeprefix(codecs.BOM_UTF8)
 
 
 def _all_of(file: BinaryIO) -> object:
-    """Return what is left in a file, as far as it may be sent; a raw stream gives less than is asked for."""
+    """Return the rest of a file, up to more than may be sent; one read of a raw stream may return less."""
     pieces: list[bytes] = []
     left = MAX_FILE_BYTES + 1
     while left > 0:

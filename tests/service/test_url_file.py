@@ -235,7 +235,7 @@ def test_a_too_large_file_is_refused_before_it_is_read(path: Path, monkeypatch: 
         file.write(line * 1_000_000)
 
     def check() -> None:
-        with pytest.raises(InvalidArgument, match=r"`file` is 'urls.txt'; it must have at most 5 MiB"):
+        with pytest.raises(InvalidArgument, match=r"`file` is 'urls.txt'; it must be at most 5 MiB"):
             url_file(path)
 
     assert peak_of(check) < 2 * module.MAX_FILE_BYTES

@@ -1,4 +1,4 @@
-"""What the processes of a connection share: the token, the claim on its renewal, and the store of both.
+"""Shared by the processes of a connection: the token, the claim on its renewal, and the store of both.
 
 The claim is a lock that at most one process holds, over all hosts. The store can be read and written, but has
 no compare-and-set. That is enough if a write takes a bounded time (Fischer's algorithm):
@@ -142,7 +142,7 @@ class RenewalState(StrEnum):
 
 
 class TokenStep(Enum):
-    """What a process does next about its token. The value of a wait says what it waits for."""
+    """The next step of a process to get a token. The value of a waiting step says what it waits for."""
 
     USE = "the token in memory"
     WAIT = "another process to renew the token"
@@ -163,7 +163,7 @@ def next_step(
 ) -> TokenStep:
     """Decide by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
 
-    :param state: of the exchange of the next refresh token.
+    :param state: the state of the exchange of the next refresh token.
     :param is_good: whether the token in memory needs no renewal.
     :param is_usable: whether it may be used while a renewal has to wait.
     :param is_late: whether the store lacks a newer token that was certainly stored.
@@ -182,10 +182,10 @@ def next_step(
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process renews the token, or how that ended. It contains no secret.
+    """Which process renews the token, or how the renewal ended. It contains no secret.
 
     :ivar claimant: a random name for one attempt of one process.
-    :ivar lineage: of the credential in the claimant's connection.
+    :ivar lineage: the lineage of the credential in the claimant's connection.
     :ivar token: digest of the refresh token to be exchanged; empty if there is none.
     :ivar newest: the newest generation that was certainly stored.
     :ivar at: Unix time by the claimant's clock.
@@ -225,9 +225,9 @@ class TokenStore(abc.ABC):
     The token and the note on its renewal are separate, so a late write of the note cannot replace a newer
     token.
 
-    :ivar write_bound: seconds that a write takes at most; a quarter of that after it has returned, at the
-        latest, every reader sees it. Claims on the renewal rely on it. None for a store that only one process
-        uses.
+    :ivar write_bound: maximum number of seconds that a write takes; at the latest a quarter of that time
+        after it has returned, every reader sees it. Claims on the renewal rely on it. None for a store that
+        only one process uses.
     """
 
     write_bound: float | None = 2.0
@@ -326,7 +326,8 @@ class MemoryTokenStore(TokenStore):
 class FileTokenStore(TokenStore):
     """Shares the token between the processes of a user, in files that only that user can read.
 
-    :param path: of the token's file; the note is beside it, with a suffix. Missing folders are created.
+    :param path: path of the token's file; the note is in the same folder, with a suffix. Missing folders are
+        created.
     """
 
     def __init__(self, path: Path) -> None:
