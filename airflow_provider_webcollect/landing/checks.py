@@ -1,4 +1,4 @@
-"""Checks of rows before they are committed: their declaration, and what an outcome is.
+"""Checks of rows before they are committed: their declarations and outcomes.
 
 How rows are judged is in :mod:`~airflow_provider_webcollect.landing.rules`, which is imported later.
 """
@@ -31,16 +31,17 @@ Match = Literal["text", "url"]
 #: The name of the check of inputs.
 INPUTS = "inputs"
 N = TypeVar("N", float, "Fraction")
-#: How many earlier landings decide what is usual, at most and at least.
+#: Maximum and minimum number of earlier landings that decide which values are usual.
 MOST_USUAL, LEAST_USUAL = 10, 4
 _encode = msgspec.json.Encoder().encode
 
 
 class Number(msgspec.Struct, frozen=True):
-    """A finite number, also one in a text (a template): ``Annotated[float, Number(" 1 or more", low=1)]``.
+    """A finite number, or a text with one: ``Annotated[float, Number(" 1 or more", low=1)]``.
 
-    :ivar limits: in words.
-    :ivar above: the number that it must be above; ``low`` and ``high`` are the least and the greatest.
+    :ivar limits: the limits in words.
+    :ivar above: the number that the value must exceed; ``low`` and ``high`` are the lowest and the highest
+        value.
     """
 
     limits: str = ""
@@ -96,7 +97,7 @@ def _pattern(argument: str, pattern: object) -> str:
 def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
     """Return two functions that match whole texts in UTF-8, in a time that grows with the text alone.
 
-    :return: an exact one, and one that takes a third of the time, but may miss a match.
+    :return: an exact function, and one that takes a third of the time but may miss a match.
     """
     import re2
 
@@ -117,14 +118,14 @@ def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], An
 class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the number of rows.
 
-    What is usual is the median of the last ten landings by other runs. With fewer than four of them, checks
-    that compare with it are skipped.
+    The usual number of rows is the median of the last ten landings by other runs. With fewer than four of
+    them, checks that compare with it are skipped.
 
-    :ivar min: the least number. Of these three, only rows count that break no rule about values, if there is
-        ``max_wrong``.
-    :ivar min_of_usual: the least multiple of what is usual; ``max_of_usual`` is the greatest.
-    :ivar max_wrong: the largest share of the rows that may break rules about values, 0 to 1. Above 0, such
-        rows are quarantined one by one, and the others land.
+    :ivar min: the minimum number of rows. With ``max_wrong``, only rows that break no rule about values count
+        for this and the next two.
+    :ivar min_of_usual: the minimum multiple of the usual number; ``max_of_usual`` is the maximum.
+    :ivar max_wrong: the maximum share of the rows that may break rules about values, 0 to 1; 0 by default.
+        Above 0, such rows are quarantined one by one, and the others land.
     """
 
     min: Annotated[int | None, Range(1)] = None
@@ -136,22 +137,22 @@ class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
 class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the values of a column.
 
-    A value is there if it is not null, not blank text, and not an empty list or object. The first six are
-    rules about values, which single rows break. All of them but ``required`` are about values that are there,
-    as the service sent them.
+    A row has a value if it is not null, not blank text, and not an empty list or object. The first six are
+    rules about values, which single rows break. Except for ``required``, they apply only where a row has a
+    value, as the service sent it.
 
     :ivar required: each row has a value.
     :ivar pattern: a `regular expression of RE2 <https://github.com/google/re2/wiki/Syntax>`__ that each value
-        matches as a whole; of a value that is no text, its JSON. It needs the extra ``patterns``, also where
-        DAG files are read.
-    :ivar min: each value is a number, and at least this one; ``max`` is the greatest. A text is a number if
-        it is a plain one (``-1.5``, ``2e3``), or if it fits the column's type. Numbers are compared as 64-bit
-        floats.
-    :ivar values: the allowed values, as texts; of a value that is no text, its JSON is compared.
-    :ivar unique: no value is there twice in the run; the first of two is right. The first million different
-        values are compared.
+        matches as a whole; for a value that is not a text, its JSON. It needs the extra ``patterns``, also
+        where DAG files are parsed.
+    :ivar min: each value is a number of at least this; ``max`` is the maximum. A text counts as a number if
+        it is written as one (``-1.5``, ``2e3``), or if it fits the column's type. Numbers are compared as
+        64-bit floats.
+    :ivar values: the allowed values, as texts; a value that is not a text is compared by its JSON.
+    :ivar unique: no value occurs twice in the run; the first of two equal values is right. Only the first
+        million different values are compared.
     :ivar filled: at least this share of the rows has a value, 0 to 1.
-    :ivar filled_of_usual: the least multiple of the share that is usual.
+    :ivar filled_of_usual: the minimum multiple of the usual share.
     """
 
     required: Flag = False
@@ -167,14 +168,14 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
 class InputChecks(msgspec.Struct, frozen=True, kw_only=True):
     """A check that each input of the task, such as a word or a URL of its loop, has a row.
 
-    :ivar column: of the rows, which has the input that a row comes from.
-    :ivar missing: the largest share of the inputs that may have no row, 0 to 1.
-    :ivar action_id: the loop; only needed if several loops of the task have a list.
-    :ivar match: ``text``: letter case and blanks at the ends do not count; ``url``: neither do the scheme and
-        its usual port, a last slash, the fragment, the order of the query, and how characters are
-        percent-encoded. The letter case of a URL counts, except for the host.
-    :ivar on_missing: ``fail``, or ``warn``: missing inputs alone do not fail the landing, whatever
-        ``on_failed_checks`` says.
+    :ivar column: the column of the rows that has the input from which a row comes.
+    :ivar missing: the maximum share of the inputs that may have no row, 0 to 1; 0 by default.
+    :ivar action_id: the id of the loop; only needed if several loops of the task have a list.
+    :ivar match: how inputs are compared. ``text`` (default) ignores letter case and blanks at the ends.
+        ``url`` ignores blanks at the ends, the scheme and its usual port, the letter case of the host, a
+        trailing slash, the fragment, the order of the query, and differences in percent-encoding.
+    :ivar on_missing: ``fail`` (default); or ``warn``, with which missing inputs alone do not fail the
+        landing, whatever ``on_failed_checks`` is.
     """
 
     column: Annotated[str, arguments.encodable]
@@ -211,7 +212,7 @@ def _columns_checks(argument: str, columns: object) -> dict[str, ColumnChecks]:
 
 
 def _declared(argument: str, value: Any, kind: type[D]) -> D:
-    """Return a dict as a declaration; a check of rows or of a column that is None is not declared."""
+    """Return a dict as a declaration; a check of rows or of a column that is None is left out."""
     names = kind.__struct_fields__
     if not isinstance(value, Mapping):
         raise InvalidArgument(argument, value, f"it must be a dict; its keys can be {', '.join(names)}")
@@ -225,8 +226,10 @@ def _declared(argument: str, value: Any, kind: type[D]) -> D:
 class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of a run's rows, before they are committed.
 
-    :ivar new_columns: what to do if rows have a column that earlier landings did not have.
-    :ivar missing_columns: the same, if no row has a column that all earlier landings had.
+    :ivar new_columns: ``allow``, ``warn`` or ``fail`` if rows have a column that earlier landings did not
+        have.
+    :ivar missing_columns: ``allow``, ``warn`` or ``fail`` if no row has a column that all earlier landings
+        had.
     :ivar inputs: whether each input of the task has a row; None for no such check.
     """
 
@@ -238,15 +241,15 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a retry may continue: which values an earlier attempt has read is not kept."""
+        """Whether a retry may continue; not if it needs the values that an earlier attempt has read."""
         return self.inputs is None and not any(column.unique for column in self.columns.values())
 
 
 class Example(msgspec.Struct, frozen=True):
     """A value that fails a check.
 
-    :ivar offset: the cursor of the page that has it; if an earlier attempt has read it, maybe that of the
-        first of several pages.
+    :ivar offset: the cursor of the page with the value; if an earlier attempt has read it, perhaps the cursor
+        of the first of several pages.
     """
 
     value: str
@@ -262,7 +265,7 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     :ivar check: its name: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
     :ivar state: ``passed``; ``failed``; ``warning`` if it alone does not fail a landing; ``skipped`` if there
         is nothing to compare with.
-    :ivar expected: what was asked for, in words; ``found`` likewise.
+    :ivar expected: the requirement in words; ``found`` is the finding in words.
     :ivar examples: some of the values that fail it.
     """
 
@@ -274,7 +277,7 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def column(self) -> str | None:
-        """The column that it is about; None if it is about the rows or all columns."""
+        """The column that the check is about; None if it is about the rows or all columns."""
         kind, _, rest = self.check.partition(".")
         return rest.rpartition(".")[0] if kind == "columns" else None
 
@@ -286,9 +289,9 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 class RuleCounts(msgspec.Struct, frozen=True, omit_defaults=True):
     """How many rows have broken each rule about values. The draft of a commit keeps it for a retry.
 
-    :ivar broken: the number of these rows by the name of the rule: ``columns.price.pattern``.
-    :ivar examples: some of the wrong values, at most three, by the name of the rule; of ``filled`` too.
-    :ivar names: the columns that wrong rows have, about a thousand at most.
+    :ivar broken: the number of rows that break it, by the name of the rule: ``columns.price.pattern``.
+    :ivar examples: at most three of the wrong values, by the name of the rule, including ``filled``.
+    :ivar names: the columns of wrong rows, about a thousand at most.
     :ivar wrong_rows: rows that have broken at least one rule; only :meth:`ValueRules.split` counts them.
     """
 
@@ -309,7 +312,7 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
         ``filled``, ``filled_of_usual``), ``new_columns`` and ``missing_columns`` (``allow``, ``warn``,
         ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``, ``on_missing``).
     :param file_format: of the parts.
-    :raises InvalidArgument: if a check is wrong, or does not go with the format.
+    :raises InvalidArgument: if a check is wrong, or does not apply to the format.
     :raises ExtraMissing: if there is a pattern, and RE2 (the extra ``patterns``) is not installed.
     """
     if checks is None or checks == "":
@@ -338,8 +341,8 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
 class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rows of an earlier landing, and the columns that they had.
 
-    :ivar filled: by column, in how many of its rows it is filled; only columns that one of them has.
-    :ivar is_cut: whether there were more columns, which are not counted.
+    :ivar filled: by column, the number of rows in which it is filled; only columns that a row has.
+    :ivar is_cut: whether the rows had further columns, which are not counted.
     """
 
     rows: int
@@ -348,12 +351,12 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def plain(number: float) -> str:
-    """Return a number of a declaration as it was written."""
+    """Return a declared number as it was written."""
     return str(number).removesuffix(".0")
 
 
 def usual_of(past: Sequence[N]) -> N | None:
-    """Return the median of the last numbers; None if there are too few to tell what is usual."""
+    """Return the median of the last numbers; None if there are too few for a usual value."""
     # it takes long to import, and parsing a DAG does not need it
     from statistics import median
 

@@ -1,4 +1,4 @@
-"""Removing files that nothing will read any more."""
+"""Removing files that nothing will read again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: Seconds: no file is older.
+#: Maximum age of a file in seconds: no file is older.
 _OLDEST = 1e9
 
 
@@ -45,33 +45,33 @@ def clean(
 ) -> tuple[Leftover, ...]:
     """Remove a folder's old files that no landing needs.
 
-    These are parts that no commit lists, incomplete files, what attempts have staged and not committed, files
-    of rows that were quarantined before a person has decided on them, and the parts of a landing that has
-    begun again since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes these itself. It is
-    safe to call this while a landing is running:
+    Such files are parts that no commit lists, incomplete files, files that attempts have staged but not
+    committed, files of quarantined rows on which a person has decided since, and the parts of a landing that
+    has begun again since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes them itself. It
+    is safe to call this function while a landing is running:
 
-    * It removes only files with such names, in the folder itself and in partitions (``key=value``), and no
-      commit.
-    * It keeps the parts of the landing, quarantined rows, and what a retry of a run may still
+    * It removes only files with a landing's names, in the folder itself and in partitions (``key=value``),
+      and no commits.
+    * It keeps the parts of the landing, quarantined rows, and files with which a retry of a run may still
       continue.
-    * It keeps what a landing has replaced for the minimum age, for those who are reading it.
-    * In a table, it keeps the files of its older versions: those go by the table's own means (``VACUUM``). A
-      file that was replaced so long ago that the log of Delta Lake does not say so any more (a week, unless
-      the table's retention differs) is removed as ``VACUUM`` would.
-    * It lists the files first, then reads what is staged, and the log last: a part that is committed
-      meanwhile is found there.
-    * The minimum age protects what is being written.
+    * It keeps replaced parts for the minimum age, for processes that are still reading them.
+    * In a table, it keeps the files of older versions: the table's own cleaning removes them (``VACUUM``). A
+      file that was replaced so long ago that Delta Lake's log no longer has it (a week, unless the table's
+      retention differs) is removed, as by ``VACUUM``.
+    * It lists the files first, then reads the drafts, and the log last, where it finds parts that were
+      committed meanwhile.
+    * The minimum age protects files that are being written.
     * Files behind a link in the folder stay: they may belong to another landing.
 
     :param landing: its folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a file was written, according to the storage: seconds, or a
-        ``timedelta``. A day is a good choice. It must be longer than the longest task of a landing, retries
-        included, and longer than it takes until a run's parts are loaded.
-    :param dry_run: remove nothing, only return what would be removed.
+        ``timedelta``. A day is a good choice. It must be longer than the longest landing task, retries
+        included, and longer than the time until a run's parts are loaded.
+    :param dry_run: remove nothing, only return the files that would be removed; False by default.
     :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
-    :raises NothingLanded: if there are such files, but nothing has landed, which would show which of them are
-        needed; nothing is removed then.
+    :raises NothingLanded: if there are such files but no commit, which would show which of them are needed;
+        nothing is removed then.
     :raises DestinationUnreadable: if a commit cannot be read; nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
@@ -106,7 +106,7 @@ def clean(
 def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
     """Return the names of the files that must stay, without letter case; None if no commit says which.
 
-    :param until: what was replaced later may still be read.
+    :param until: parts that were replaced after this time may still be read.
     """
     commits = CommitLog(folder)
     # before the log: what is committed in between is found there

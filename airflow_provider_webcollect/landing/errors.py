@@ -13,7 +13,8 @@ from typing import Any
 class LandingError(Exception):
     """Base of the errors of landing. What is already committed at the destination stays unchanged.
 
-    :param permanent: whether a retry cannot help until a person fixes the cause; None for what is usual.
+    :param permanent: whether a retry cannot help until a person fixes the cause; None for the default of the
+        class.
     """
 
     permanent = False
@@ -35,16 +36,16 @@ class DestinationTaken(LandingError):
 
 
 class LogContended(LandingError):
-    """Other landings have committed again and again meanwhile.
+    """Other landings kept committing to the same destination meanwhile.
 
-    Let one landing at a time work there: in a DAG, set ``max_active_runs=1``.
+    Run one landing at a time: in a DAG, set ``max_active_runs=1``.
     """
 
 
 class FormatChanged(LandingError):
     """The landing has other format options; the rows have other partition columns or types than the table, or
-    names that differ in letter case alone; or the table has rules that nobody would check, such as
-    ``NOT NULL``.
+    names that differ in letter case alone; or the table has rules that nothing would check, such as ``NOT
+    NULL``.
 
     Use the old options, another destination, or ``columns`` that begin with the landed columns.
     """
@@ -76,7 +77,7 @@ class RowsMissing(LandingError):
 
 
 class ChecksFailed(LandingError):
-    """Rows fail their checks and are quarantined, or there were none to commit.
+    """Rows failed their checks and are quarantined, or there were no rows to commit.
 
     Look at the rows, and accept or discard them.
 
@@ -98,7 +99,7 @@ class PartsMissing(LandingError):
 
 
 class DestinationUnreadable(LandingError):
-    """A commit is torn, missing, or contradicts those before it; or a newer version has written a file.
+    """A commit is torn, missing, or contradicts earlier commits; or a newer version has written a file.
 
     Put the file back. A torn last commit can be deleted: its rows land again. Otherwise use another
     destination.
@@ -108,7 +109,7 @@ class DestinationUnreadable(LandingError):
 
 
 class NothingLanded(LandingError):
-    """There is no landing at the path, or not yet.
+    """Nothing has landed at the path.
 
     Check the path, or land there first.
     """
@@ -154,7 +155,7 @@ class LandingDamaged(LandingError):
     def __init__(self, where: str, problems: Sequence[str]) -> None:
         more = len(problems) - self._SHOWN
         named = [*problems[: self._SHOWN], *([f"and {more} more"] if more > 0 else [])]
-        super().__init__(f"the landing is not what {where} says: {'; '.join(named)}")
+        super().__init__(f"the landing differs from {where}: {'; '.join(named)}")
         self.where = where
         self.problems = tuple(problems)
 
@@ -201,7 +202,7 @@ class LoadRefused(LandingError):
 
 class LoadFailed(LandingError):
     """The warehouse, or dlt, has failed. It is permanent if the warehouse refuses the password, or the role
-    may not do something.
+    lacks a privilege.
 
     The message has the reason. The next load replaces the rows of this one.
     """
@@ -221,9 +222,9 @@ class SomeFailed(LandingError):
 
     A retry repeats these alone.
 
-    :param errors: the errors by the name of the landing.
-    :param of: the number of all.
-    :param what: what has happened to the failed ones.
+    :param errors: the errors by the name of the landing or load.
+    :param of: the number of all landings or loads.
+    :param what: what happened to the failed ones, for the message.
     """
 
     def __init__(self, errors: Mapping[str, Exception], of: int, what: str = "sources did not land") -> None:

@@ -1,4 +1,4 @@
-"""Where a landing is: parsed once from a text, and opened by whatever has its connection."""
+"""The location of a landing: parsed once from a text, opened with Airflow's or this machine's credentials."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ STORAGE_EXTRAS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
-#: Characters that parsers of URLs drop, each in its own way, or that act on a terminal or end a line there.
+#: Characters that parsers of URLs drop, each in its own way, or that control a terminal or end a line there.
 _DROPPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[?#]$")
-#: Characters in the name of a folder that every file system takes.
+#: Maximum length of a folder's name that every file system accepts.
 _LONGEST_FOLDER = 255
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]|^\.+$")
 
 
 class Connections(Protocol):
-    """What opens a location: Airflow's connections, or the credentials of this machine."""
+    """Opens locations: with Airflow's connections, or with the credentials of this machine."""
 
     def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
         """Return the filesystem of a folder, and the folder's path on it; nothing is read."""
 
     def catalog(self, conn_id: str) -> Catalog:
-        """Return the catalog of Iceberg of an Airflow connection."""
+        """Return the Iceberg catalog of an Airflow connection."""
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Where a landing is; :meth:`parse` refuses everything that can be wrong with the text of it.
+    """The location of a landing; :meth:`parse` refuses every wrong text.
 
     :ivar kind: ``folder`` (with a manifest) or the format of a table.
-    :ivar text: as it was given: the path or URL of the folder, or ``catalog.namespace.table`` for a table of
-        Iceberg.
-    :ivar conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None to go without.
+    :ivar text: the text as it was given: the path or URL of the folder, or ``catalog.namespace.table`` for an
+        Iceberg table.
+    :ivar conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for no connection.
     """
 
     kind: Literal["folder"] | TableFormat
@@ -76,14 +76,16 @@ class Location(msgspec.Struct, frozen=True):
 
         :param argument: its name, for errors.
         :param value: an absolute path; a URL, which may name the Airflow connection
-            (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of a table of
-            Iceberg.
+            (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of an Iceberg
+            table.
         :param conn_id: the Airflow connection that another argument names; None or an empty text for none.
-        :param table_format: of the table that it is, or will be; None for a folder with a manifest.
-        :param is_exact: whether a text is no rendered template, and keeps the white space around it.
+        :param table_format: the format of the table that it is, or will be; None for a folder with a
+            manifest.
+        :param is_exact: whether the text is not from a template, so that white space around it is kept.
         :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
-            names no bucket where the scheme needs one, or is a name that some readers take for another one;
-            if it is not the name of a table of Iceberg, and must be; or if two connections are named.
+            names no bucket although the scheme needs one, or is a name that some readers would read as
+            another one; if it must be the name of an Iceberg table, and is not; or if two connections are
+            named.
         """
         if table_format is not None:
             arguments.one_of("table_format", table_format, get_args(TableFormat))
@@ -93,7 +95,7 @@ class Location(msgspec.Struct, frozen=True):
         if table_format == "iceberg":
             name = arguments.text(argument, value)
             if not is_iceberg_name(name):
-                raise InvalidArgument(argument, name, "a table of Iceberg is named catalog.namespace.table")
+                raise InvalidArgument(argument, name, "an Iceberg table is named catalog.namespace.table")
             return cls("iceberg", name, conn_id or None)
         # do not use an instance's `fs`, which connects to the storage
         if hasattr(type(value), "fs"):
@@ -118,18 +120,18 @@ class Location(msgspec.Struct, frozen=True):
     def parse_landed(
         cls, argument: str, value: Any, *, conn_id: str | None = None, is_exact: bool = False
     ) -> Location:
-        """Return where something has landed, as :meth:`parse` does; a table of Iceberg is known by its name.
+        """Return a landing's location, as :meth:`parse` does; an Iceberg table is recognized by its name.
 
-        :param value: also the ``_manifest.json`` of a landing.
+        :param value: as for :meth:`parse`, or the ``_manifest.json`` of a landing.
         """
         is_table = is_iceberg_name(value)
         table_format: TableFormat | None = "iceberg" if is_table else None
         return cls.parse(argument, value, conn_id=conn_id, table_format=table_format, is_exact=is_exact)
 
     def child(self, argument: str, *names: str | None) -> Location:
-        """Return the folder of a source inside of this one; different names give different folders.
+        """Return the folder of a source inside this one; different names give different folders.
 
-        :param names: of the folders on the way; None for no folder.
+        :param names: the names of the folders on the way; None for no folder.
         :raises InvalidArgument: if one is too long for a file system.
         """
         path = [folder_name(argument, name) for name in names if name is not None]
@@ -153,7 +155,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def storage(self) -> tuple[str, str]:
-        """The connection and the address: two connections may lead to buckets of one name."""
+        """The connection and the address: two connections may lead to different buckets of the same name."""
         conn_id = self.conn_id or self._host.rpartition("@")[0]
         return conn_id if self.bucket else "", self.asset_uri
 
@@ -177,7 +179,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def asset_uri(self) -> str:
-        """The URI of the folder or table itself, without the connection: one for all that name it."""
+        """The URI of the folder or table itself, without the connection: the same for all connections."""
         if self.kind == "iceberg":
             return f"iceberg://{self.text.replace('.', '/')}"
         separator = "/" if self.bucket and self.key and not self.key.startswith("/") else ""
@@ -189,10 +191,10 @@ class Location(msgspec.Struct, frozen=True):
         return f"{self.scheme}://{self.bucket}" if self.bucket else self.scheme, self.key or "/"
 
     def open(self, connections: Connections, *, is_made: bool = False) -> Folder:
-        """Return the folder to land in; of a storage nothing is read, a catalog is asked for its table.
+        """Return the folder to land in; a storage is not read, but a catalog is asked for its table.
 
-        :param is_made: whether to make a table of Iceberg, without columns, if it is not there.
-        :raises NothingLanded: if there is no such table of Iceberg, and it is not made.
+        :param is_made: whether to create an Iceberg table, without columns, if it does not exist.
+        :raises NothingLanded: if there is no such Iceberg table, and it is not created.
         """
         if self.kind == "iceberg":
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder, load_table
@@ -203,14 +205,14 @@ class Location(msgspec.Struct, frozen=True):
         return folder_at(*connections.filesystem(self), public_url, table_format=self.kind)
 
     def open_landed(self, connections: Connections) -> Folder:
-        """Return the folder of what has landed: as a table of Delta Lake if it is one."""
+        """Return the folder of an existing landing, as a Delta Lake table if it is one."""
         if self.kind == "iceberg":
             return self.open(connections)
         return _landed_at(*connections.filesystem(self))
 
 
 class MachineConnections:
-    """The credentials of this machine, or given ones, without Airflow.
+    """The credentials of this machine, or given credentials, without Airflow.
 
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     """
@@ -248,7 +250,7 @@ class MachineConnections:
 
 
 def is_iceberg_name(value: object) -> bool:
-    """Return whether something is ``catalog.namespace.table``, and no path."""
+    """Return whether a value is ``catalog.namespace.table``, and not a path."""
     if not isinstance(value, str) or re.search(r"[/\\]", value):
         return False
     names = value.split(".")
@@ -256,21 +258,21 @@ def is_iceberg_name(value: object) -> bool:
 
 
 def is_iceberg_table(value: object) -> bool:
-    """Return whether something is a table of pyiceberg."""
+    """Return whether a value is a table of pyiceberg."""
     return type(value).__module__.startswith("pyiceberg.")
 
 
 def is_opened(landing: object) -> bool:
-    """Return whether something has its filesystem or catalog: a path of Airflow or fsspec, or a table."""
+    """Return whether a value has its own filesystem or catalog: a path of Airflow or fsspec, or a table."""
     return (hasattr(landing, "fs") and hasattr(landing, "path")) or is_iceberg_table(landing)
 
 
 def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -> Folder:
-    """Return the folder of a landing that is there, as a table if it is one.
+    """Return the folder of an existing landing, as a table if it is one.
 
-    The arguments and errors are those of :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+    The arguments and errors are as in :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
 
-    :param landing: also a folder, which is returned.
+    :param landing: the landing; may also be a ``Folder``, which is returned.
     """
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -279,7 +281,7 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
     if is_opened(landing):
         is_table = is_iceberg_table(landing)
         if storage_options is not None:
-            rule = "it must be None, since a table of Iceberg has its own catalog"
+            rule = "it must be None, since an Iceberg table has its own catalog"
             if not is_table:
                 rule = "it must be None, since the path has its own filesystem"
             raise InvalidArgument("storage_options", "{…}", rule)
@@ -307,8 +309,8 @@ def folder_at(
     """Return the folder of a landing; nothing is read from the storage.
 
     :param root: the path of the folder, or of its manifest.
-    :param public_url: how users name it, as for :class:`~.landing.storage.folder.Folder`.
-    :param table_format: ``delta`` if it is, or will be, a table of Delta Lake.
+    :param public_url: the name of the folder for users, as for :class:`~.landing.storage.folder.Folder`.
+    :param table_format: ``delta`` if it is, or will be, a Delta Lake table.
     """
     # the root of a disk stays what it is
     root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/") or root[:1]
@@ -326,7 +328,9 @@ def _check_url(argument: str, text: str) -> None:
         raise InvalidArgument(argument, text, "it must not hold `::`, which chains filesystems")
     if _DROPPED.search(text):
         raise InvalidArgument(
-            argument, text, "it must hold no control character, and not end with `?` or `#`, which get lost"
+            argument,
+            text,
+            "it must hold no control character, and not end with `?` or `#`, which would be dropped",
         )
     url = _URL.match(text)
     scheme, path = (url["scheme"], url["rest"]) if url else ("file", text)
@@ -348,7 +352,7 @@ def folder_name(argument: str, text: str) -> str:
 
     :raises InvalidArgument: if it is too long for a file system.
     """
-    # a blank is not ~20: with a number behind it, that would read as another one
+    # a blank does not become ~20: with a digit after it, that would be another code
     name = _UNSAFE.sub(
         lambda match: "~_" if match[0] == " " else "".join(f"~{byte:02x}" for byte in match[0].encode()), text
     )
@@ -359,10 +363,10 @@ def folder_name(argument: str, text: str) -> str:
 
 
 def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None:
-    """Refuse two sources of one folder or table, or of one folder inside the other.
+    """Refuse two sources with the same folder or table, or with one folder inside the other.
 
-    :param names: what errors call the sources.
-    :param locations: where the rows of each source land.
+    :param names: the names of the sources for errors.
+    :param locations: the locations of the sources' rows.
     :raises InvalidArgument: if two of them overlap.
     """
     # two names may mean the same catalog

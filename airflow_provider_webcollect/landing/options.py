@@ -1,7 +1,7 @@
-"""What a landing, and a load, may be told: each option is declared once.
+"""The options of landings and loads: each is declared once.
 
 Operator, group, file of collection tasks and command line have no list of their own. The last text of a
-declaration is what the command line and the documentation say of it.
+declaration is its description on the command line and in the documentation.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
 #: The rule of options that a full landing does not use.
 INCREMENTAL_ALONE = "it requires mode='incremental', which is not the default of a batch (`lotno`)"
-#: Names that dlt does not change: it separates the names of nested tables by two underscores.
+#: Names that dlt does not change; it uses two underscores between the names of nested tables.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 
 
@@ -72,7 +72,7 @@ def check_partition(argument: str, value: object) -> str | None:
 
 
 class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """What a landing may be told; :meth:`parse` checks it, and gives defaults that depend on the source."""
+    """The options of a landing; :meth:`parse` checks them, and sets defaults that depend on the source."""
 
     file_format: Annotated[FormatName | None, "Of the parts: by default jsonl, and parquet for a table."] = (
         None
@@ -82,7 +82,7 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ] = None
     columns: Annotated[ColumnNames, "Only these columns, in this order; by default all."] = None
     column_types: Annotated[
-        ColumnTypes, "Types by column; the others are strings. A dict says what texts look like."
+        ColumnTypes, "Types by column; other columns are strings. A dict describes the texts."
     ] = None
     on_cast_error: Annotated[OnCastError, "What to do with a value that does not fit its column's type."] = (
         "fail"
@@ -107,7 +107,7 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     late_rows_delay: Annotated[float, Seconds(may_be_zero=True), "Seconds to wait for late rows."] = (
         LATE_ROWS_DELAY
     )
-    checks: Annotated[Checks | None, as_given, "What the rows must be before they are committed."] = None
+    checks: Annotated[Checks | None, as_given, "Conditions for the rows before they are committed."] = None
     on_failed_checks: Annotated[
         OnFailedChecks, "fail and quarantine: quarantine the rows, fail with an error; warn: land them."
     ] = "fail"
@@ -118,10 +118,11 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     ) -> LandOptions:
         """Return the options of a landing. Imports nothing heavy.
 
-        :param values: by name; those that are missing have their defaults.
-        :param lotno: the batch of the source: it is landed once (``full``), a task keeps growing.
+        :param values: the values by name; missing options have their defaults.
+        :param lotno: the batch of the source: a batch is landed once (``full``), while a task's history keeps
+            growing.
         :param table_format: of the table to land in; None for a folder with a manifest.
-        :raises InvalidArgument: if one is wrong, or does not go with another.
+        :raises InvalidArgument: if an option is wrong, or contradicts another.
         """
         # a template renders None as an empty text
         optional = {name for name, argument in declared(cls).items() if argument.default is None}
@@ -161,7 +162,7 @@ def _key(argument: str, value: Any) -> tuple[str, ...]:
 
 
 class SourceOptions(LandOptions, frozen=True, kw_only=True, dict=True):
-    """What each source of the transfer, and each entry of the file of collection tasks, may be told."""
+    """The options of each source of the transfer, and of each entry of the file of collection tasks."""
 
     whole_runs_key: Annotated[
         tuple[str, ...], _key, "incremental: count what is new, changed and gone by these columns."
@@ -182,9 +183,9 @@ class SourceOptions(LandOptions, frozen=True, kw_only=True, dict=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load may be told; :meth:`parse` checks it.
+    """The options of a load; :meth:`parse` checks them.
 
-    What each write disposition does and needs is explained in
+    The write dispositions and their requirements are explained in
     :mod:`airflow_provider_webcollect.landing.read.loading`.
     """
 
@@ -203,8 +204,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
     def parse(cls, values: Mapping[str, Any]) -> LoadOptions:
         """Return the options of a load.
 
-        :param values: by name; those that are missing have their defaults.
-        :raises InvalidArgument: if one is wrong, or they do not go together.
+        :param values: the values by name; missing options have their defaults.
+        :raises InvalidArgument: if an option is wrong, or options contradict each other.
         """
         options = arguments.parse_struct(cls, values)
         if (options.write_disposition == "merge") != bool(options.primary_key):
@@ -218,10 +219,10 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_table(table: object) -> tuple[str, str]:
-    """Return dataset and table.
+    """Return the names of dataset and table.
 
     :param table: ``dataset.table``, in names that dlt does not change.
-    :raises InvalidArgument: if it is something else.
+    :raises InvalidArgument: if it has another form.
     """
     name = arguments.text("table", table)
     if not _TABLE.fullmatch(name):

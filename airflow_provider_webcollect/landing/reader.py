@@ -45,24 +45,24 @@ def read_landing(
     quarantined: int | None = None,
     raw: bool = False,
 ) -> LandedData:
-    """Open a landing, to read exactly the rows that it has committed.
+    """Open a landing to read exactly the rows that it has committed.
 
-    The manifest is read, and the commits after it; no row yet.
+    Only the manifest and the commits after it are read, no rows yet.
 
     :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
         ``ObjectStoragePath``; or a table of pyiceberg.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
-    :param quarantined: the number of a commit whose rows are quarantined, to read these alone; the manifest's
-        ``quarantined`` has the numbers.
-    :param raw: whether tables of JSON lines and CSV have the texts, without ``column_types``. Parquet and
-        tables are written typed.
-    :raises NothingLanded: if there is no commit.
+    :param quarantined: the number of a commit with quarantined rows, to read only these; the manifest's
+        ``quarantined`` has the numbers. None (default) for the landed rows.
+    :param raw: whether tables from JSON lines and CSV have the texts as they are, without ``column_types``;
+        False by default. Parquet files and table formats are written typed.
+    :raises NothingLanded: if nothing has landed there yet.
     :raises NothingToReview: if the commit ``quarantined`` has no quarantined rows.
     :raises DestinationUnreadable: if the manifest or a commit is incomplete, missing, has a newer layout, or
         contradicts itself or others.
     :raises ExtraMissing: if the package for the URL's storage is not installed.
-    :raises InvalidArgument: if ``landing`` is not an absolute path, or not a URL that fsspec supports.
+    :raises InvalidArgument: if ``landing`` is neither an absolute path nor a URL that fsspec supports.
     """
     folder = landing_at(landing, storage_options)
     if quarantined is not None:
@@ -75,7 +75,7 @@ def read_landing(
         whole, summed = getattr(manifest, name), sum(getattr(part, name) for part in manifest.parts)
         if whole != summed:
             raise DestinationUnreadable(
-                f"the manifest of {folder.url} contradicts itself: it has {whole} {name}, and its parts "
+                f"the manifest of {folder.url} contradicts itself: it has {whole} {name}, and its parts have "
                 f"{summed}"
             )
     return LandedData(folder, manifest, raw=raw)
@@ -121,7 +121,7 @@ class QuarantinedData(LandedData):
         has_single_rows = any(part.broke for part in self._all_parts)
         for table in super().tables_of(part):
             if has_single_rows and not part.broke:
-                # beside single rows, which have no types, other rows have none either
+                # single rows have no types, so other rows with them have none either
                 table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
             yield table
 
@@ -136,9 +136,9 @@ class QuarantinedData(LandedData):
 class LandedTable(LandedData):
     """A landing that is a table, as it was when it was read; created by :func:`read_landing`.
 
-    Others may rewrite the table's files, for example to compact them, or to delete rows, or add rows. All
-    rows are read from the table then, in its own order. What needs the parts as they were landed raises
-    :class:`.RowsRewritten`: the rows of one run, or of commits, and the order of rows.
+    Other programs may rewrite the table's files, for example to compact them or to delete rows, and may add
+    rows. Then all rows are read from the table, in its own order. Reads that need the parts as they were
+    landed raise :class:`.RowsRewritten`: rows of one run or of some commits, and rows in order.
 
     :ivar manifest: as for a folder, but without ``parts``: :meth:`parts` reads them from the commits.
     """
@@ -157,7 +157,7 @@ class LandedTable(LandedData):
     def uris(self, new_only: bool | str = False, *, since: int | None = None) -> list[str]:
         """Return the URIs of the table's files, or of the parts of a run or of commits."""
         if self._is_read_by_table(new_only, since):
-            # a file that is elsewhere is named by its address
+            # a file outside the folder is named by its address
             return [name if "://" in name else f"{self.uri}/{name}" for name in self._files]
         self._refuse_rewritten(self.parts(new_only, since=since))
         return super().uris(new_only, since=since)
@@ -182,7 +182,7 @@ class LandedTable(LandedData):
         return self._folder.call("read", lambda: self._snapshot.to_arrow(self.manifest.columns or ()))
 
     def verify(self) -> None:
-        """Compare the table's parts with the commits; of files that others have written, check the size.
+        """Compare the table's parts with the commits; of files that others have written, check only the size.
 
         :raises LandingDamaged: listing all differences.
         """
@@ -234,8 +234,7 @@ class LandedTable(LandedData):
         self._refuse_rewritten(self._all_parts)
         if self._is_rewritten():
             raise RowsRewritten(
-                f"the table {self.uri} has rows of others, whose place among those that have landed is not "
-                "known"
+                f"the table {self.uri} has rows of others, whose place among the landed rows is not known"
             )
         yield from super()._dated_parts(moment, is_whole)
 
@@ -244,7 +243,7 @@ class LandedTable(LandedData):
         return now is not None and now.files.keys() == self._snapshot.files.keys()
 
     def _is_read_by_table(self, new_only: bool | str, since: int | None) -> bool:
-        """Return whether all rows are asked for, and others have rewritten some."""
+        """Return whether all rows are requested, and others have rewritten some of them."""
         return self._chosen(new_only, since) is None and self._is_rewritten()
 
     def _is_rewritten(self) -> bool:

@@ -89,11 +89,11 @@ class Control:
 
         :param task_id: by default generated from the seed.
         :param name: default: ``Task`` and a number.
-        :param rows: how many rows each run collects, or the rows themselves; default: loop items times
-            ``rows_per_item``.
+        :param rows: the number of rows that each run collects, or the rows themselves; default: loop items
+            times ``rows_per_item``.
         :param subtasks: number of sub-tasks; by default from the settings.
         :param group_id: created if it does not exist; default 1.
-        :param state: ``Finished``: it has run (once, unless ``lots`` says otherwise); ``Waiting``,
+        :param state: ``Finished``: the task has run (once, unless ``lots`` is given); ``Waiting``,
             ``Extracting``, ``Stopped``: a run is in that state now; any other word is only shown.
         :param lots: number of rows of each finished batch, as a list; or the number of finished batches, with
             ``rows`` rows each.
@@ -133,7 +133,7 @@ class Control:
 
     @_command
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
-        """Return what a complete read of a task, or of one batch, returns now, in order.
+        """Return the rows that a complete read of a task, or of one batch, returns now, in order.
 
         :param task_id: the task.
         :param lotno: the batch; None for all batches.
@@ -166,7 +166,7 @@ class Control:
         """Add rows to a task's latest batch now, or remove its last ones.
 
         :param task_id: the task.
-        :param rows: how many; a negative number removes them.
+        :param rows: the number of rows to add; a negative number removes rows.
         """
         task = self._state.world.task(task_id)
         if not task.runs:
@@ -175,14 +175,14 @@ class Control:
 
     @_command
     def silence(self, task_id: str, loop_items: Sequence[str], runs: NotNegativeInt = 1) -> None:
-        """Let loop items of a task yield no rows, as pages that have moved, or that show a captcha.
+        """Let loop items of a task yield no rows, like pages that have moved or show a captcha.
 
-        Copies of the task do not have this, nor do tasks with rows of their own.
+        This does not apply to copies of the task, or to tasks with rows of their own.
 
         :param task_id: the task.
-        :param loop_items: values of its loop step; the others go on yielding rows.
-        :param runs: for how many of the runs that begin from now on, and that have the loop item; 0: it
-            yields rows again.
+        :param loop_items: values of its loop step; the other values still yield rows.
+        :param runs: number of runs with the loop item, of the runs that begin from now on; 0: it yields rows
+            again.
         """
         self._state.world.task(task_id).silent.update(dict.fromkeys(loop_items, runs))
 
@@ -215,20 +215,20 @@ class Control:
         renamed: str | None = None,
         from_row: NotNegativeInt | None = None,
     ) -> None:
-        """Change a column of a task's rows from one row on, as after a change of the web site.
+        """Change a column of a task's rows from one row on, as a change of the web site would.
 
         Several changes of one task add up, in the order in which they were made; rows without the column stay
         as they are. :meth:`true_rows` shows the changes; copies of the task do not have them. Fewer rows than
         before need no change: see ``lots`` of :meth:`add_task`, and :meth:`grow`.
 
         :param task_id: the task.
-        :param column: one of its fields, or a name that an earlier change gave to one.
-        :param to: what the column becomes: ``empty`` (an empty text), ``null``, ``number``, ``boolean``,
+        :param column: one of its fields, or the name that an earlier change gave to a field.
+        :param to: the new values of the column: ``empty`` (an empty text), ``null``, ``number``, ``boolean``,
             ``list`` (made-up values, the same in all rows), or ``missing`` (rows do not have it).
         :param renamed: instead of ``to``: the column's new name, which no other column has.
         :param from_row: index in ``true_rows(task_id)`` of the first changed row; there may be no such row
-            yet. Default: the number of rows that are there now, so that they stay as they are. New rows
-            take the indexes of those that :meth:`grow` or :meth:`reset_data` removed.
+            yet. Default: the current number of rows, so that existing rows stay as they are. New rows take
+            the indexes of rows that :meth:`grow` or :meth:`reset_data` removed.
         :raises SandboxError: an argument is invalid; the message names it.
         """
         task = self._state.world.task(task_id)
@@ -263,7 +263,7 @@ class Control:
         probability: float | None = None,
         **details: Any,
     ) -> None:
-        """Make future responses fail; failures of one path take effect in the order they were planned in.
+        """Make future responses fail; failures of one path take effect in the order of the calls.
 
         :param path: the contract's path, such as ``/task/copy``, or ``*`` for all.
         :param times: number of responses; ``None``: all from then on.
@@ -316,13 +316,13 @@ class Control:
 
     @_command
     def now(self) -> float:
-        """Return the sandbox's time, seconds since 1970: real time, and what :meth:`advance` has added."""
+        """Return the sandbox's time in seconds since 1970: real time plus what :meth:`advance` has added."""
         return self._state.clock.now()
 
     def configure(self, **changes: Any) -> dict[str, Any]:
         """Change settings from now on, by the names of :class:`Settings`, and return all settings.
 
-        Existing objects do not change: a run keeps the durations that it began with.
+        Existing objects do not change: a run keeps the durations with which it began.
         """
         return self._configure(changes)
 
@@ -339,7 +339,7 @@ class Control:
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """Return the logged requests, oldest first, without secrets.
 
-        :param path: only this path: the contract's, or as sent.
+        :param path: only requests to this path: the contract's path, or the path as sent.
         :return: ``time`` (of arrival, as :meth:`now`), ``method``, ``path`` as sent, ``endpoint`` (the
             contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
             ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),

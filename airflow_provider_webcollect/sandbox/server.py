@@ -306,8 +306,8 @@ class Sandbox:
     :param port: 0 for a free one.
     :param host: address to listen on.
     :param allow_remote: allow a ``host`` other than this machine's loopback; control commands then accept any
-        ``Host``. Everyone who can reach the sandbox can control it, and make it serve the rows of any table
-        on this machine.
+        ``Host``. Everyone who can reach the sandbox can then control it, and make it serve the rows of any
+        table file on this machine.
     :raises ValueError: ``host`` is not loopback, ``port`` is out of range, or a setting is invalid.
     """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Real time, and what :meth:`advance` has added to it."""
+    """Real time plus the seconds that :meth:`advance` has added."""
 
     def __init__(self) -> None:
         self._advanced = 0.0

@@ -1,5 +1,4 @@
-"""The conditions of waits: what each queries, which run a status belongs to, the verdict on what was seen,
-and how a wait ends."""
+"""The conditions of waits: queries, verdicts on the responses about a run, and the end of a wait."""
 
 from __future__ import annotations
 
@@ -56,13 +55,13 @@ def backoff(failures: int, interval: float, error: WebCollectError | None = None
     return max(min(requested, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
 
 
-#: Refusals in a row, with pauses between them, that end waits: one wrong response must not.
+#: Number of refusals in a row, with pauses between them, that end waits: a single wrong response must not.
 REFUSALS = 3
 
 
 @dataclasses.dataclass(slots=True)
 class Failures:
-    """Failures in a row, of all queries or of one key; ``refusals`` counts those at the end of the row."""
+    """Failures in a row, of all queries or of one key; ``refusals`` counts the ones at the end of the row."""
 
     count: int = 0
     refusals: int = 0
@@ -70,9 +69,10 @@ class Failures:
     def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
         """Count a failure; return whether it ends waits.
 
-        A permanent refusal does if it is the third in a row; one of the client itself does at once.
+        A permanent refusal ends waits if it is the third in a row; a refusal by the client itself does so at
+        once.
 
-        :param is_refusal: whether it is a permanent refusal.
+        :param is_refusal: whether the error is a permanent refusal.
         """
         self.count += 1
         self.refusals = self.refusals + 1 if is_refusal else 0
@@ -168,7 +168,7 @@ def _running_counts(sender: Sender, accounts: Sequence[str]) -> Mapping[str, Run
 
 
 def all_task_statuses(sender: Sender, task_ids: Sequence[str], batch_size: int) -> dict[str, TaskStatus]:
-    """Return the statuses of any number of tasks; one that the service does not know has none.
+    """Return the statuses of any number of tasks; a task that the service does not know has none.
 
     :param batch_size: tasks per request.
     :raises MalformedResponse: if the status of a task cannot be read.
@@ -211,20 +211,20 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         raise NotImplementedError
 
     def absent(self, key: str, state: Any) -> Collection[str]:
-        """Return what is missing from the service's response about ``key``."""
+        """Return the names of what is missing from the service's response about ``key``."""
         raise NotImplementedError
 
     def judge(self, key: str, state: Any, history: History) -> Verdict:
         """Return the verdict for ``key``.
 
-        :param state: the key's state in the latest response; None if that leaves it out.
+        :param state: the key's state in the latest response; None if the response leaves it out.
         """
         raise NotImplementedError
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait.
 
-        :param verdicts: of the keys queried so far; this default requires exactly one.
+        :param verdicts: the verdicts on the keys queried so far; this default requires exactly one.
         """
         (verdict,) = verdicts.values()
         return verdict
@@ -290,7 +290,7 @@ class History:
         return any(absence.responses < 2 for absence in self._absent.values())
 
     def judge_absent(self, names: Collection[str], reason: str, timeout: float, advice: str) -> Verdict:
-        """Return the verdict while something is absent: a failure once it has been so for long.
+        """Return the verdict while something is absent: a failure after ``timeout`` seconds.
 
         :param names: what is missing from the latest response.
         :param timeout: seconds after which it is a failure.
@@ -303,7 +303,7 @@ class History:
         return Verdict(Outcome.FAILED, f"{reason} for {longest:.0f} s: {advice}")
 
     def judge_rows(self, status: TaskStatus, reason: str, timeout: float | None) -> Verdict:
-        """Return the verdict on a run that has not ended: a failure once it has had no new rows for long.
+        """Return the verdict on an active run: a failure after ``timeout`` seconds without new rows.
 
         Time counts only while the run is Extracting, and only if the status has the number of rows.
 
@@ -393,7 +393,7 @@ _ABSENT_TASK = "check the id and that something starts the task, or raise `missi
 class TaskStates(Condition, frozen=True, kw_only=True):
     """A wait for the states of tasks.
 
-    :ivar names: what messages call the tasks, by id; those without one are called by their ids.
+    :ivar names: names of the tasks for messages, by id; tasks without a name are shown by their ids.
     :ivar hint: a further sentence for people about a task that stays missing; empty for none.
     :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
     :ivar after: the baseline of each task, by id; empty to accept any final state.
@@ -530,7 +530,7 @@ class Capacity(Condition, frozen=True, kw_only=True):
     :ivar max_active_tasks: the wait ends once fewer tasks than this are extracting or waiting; None for no
         limit.
     :ivar max_active_sub_tasks: the same for sub-tasks. The meaning of the service's two counts is ambiguous
-        (contract.md, Task running counts), but that of their sum is not.
+        (contract.md, Task running counts), but the meaning of their sum is not.
     """
 
     query = RUNNING_COUNTS
@@ -542,7 +542,7 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return (ACCOUNT,)
 
     def absent(self, key: str, state: RunningCounts | None) -> Collection[str]:
-        """Return the limited things ("tasks", "sub-tasks") whose count is missing."""
+        """Return the limited objects ("tasks", "sub-tasks") whose count is missing."""
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:
@@ -563,7 +563,7 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return [counts for counts in seen.values() if counts]
 
     def _limits(self, counts: RunningCounts | None) -> Iterator[tuple[str, int | None, int]]:
-        """Yield the name of each limited thing, the active number, and the limit."""
+        """Yield the name of each limited kind of object, the active number, and the limit."""
         counts = counts or RunningCounts()
         if self.max_active_tasks is not None:
             yield "tasks", _sum(counts.extracting_count, counts.waiting_count), self.max_active_tasks

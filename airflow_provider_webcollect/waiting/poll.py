@@ -49,12 +49,13 @@ SPACING = 0.7
 SPREAD = 0.8
 #: Seconds by which the first query of a new wait is delayed, so that waits that begin together share it.
 GATHERING = 0.25
-#: Seconds of judging after which other tasks of the event loop may run.
+#: Seconds of evaluating responses after which other tasks of the event loop may run.
 LONGEST_TURN = 0.01
 #: A key that is due within this share of its interval is queried together with keys that are due now, up to
 #: the batch size; so waits that began at different times fill batches together.
 EARLY_SHARE = 0.5
-#: How many waits the span of a query is linked to at most: OpenTelemetry keeps as many links by default.
+#: Maximum number of waits that the span of a query is linked to: OpenTelemetry keeps this number of links by
+#: default.
 MOST_LINKS = 128
 #: Refusals that are caused by keys of the query: always, or possibly.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
@@ -92,8 +93,8 @@ class _Watched(Generic[T]):
     :ivar in_flight: while a query of it is in flight, the waits that existed when it was sent. Its response
         may be too old for a later wait.
     :ivar has_succeeded: whether a query of it has succeeded before, so the key belongs to this account.
-    :ivar failures: those since it last succeeded; None if there were none.
-    :ivar batch_size: after failures, how many keys a query that has this key may have.
+    :ivar failures: the failures since it last succeeded; None if there were none.
+    :ivar batch_size: after failures, the maximum number of keys in a query with this key.
     """
 
     __slots__ = ("batch_size", "due", "failures", "has_succeeded", "in_flight", "waits")

@@ -89,7 +89,7 @@ class _Stepping(TableFolder):
 
         def worked() -> T:
             done, storage = work(), self._storage
-            # a table of Delta Lake is written by its storage
+            # a Delta Lake table is written by its storage
             if what == "commit" and isinstance(storage, Stepping) and self.table_format == "iceberg":
                 storage.done(what, f"{self.root}/table")
             return done
@@ -98,15 +98,15 @@ class _Stepping(TableFolder):
 
 
 class SteppingDelta(_Stepping, DeltaFolder):
-    """A table of Delta Lake with steps."""
+    """A Delta Lake table with steps."""
 
 
 class SteppingIceberg(_Stepping, IcebergFolder):
-    """A table of Iceberg with steps."""
+    """An Iceberg table with steps."""
 
 
 class Table(Folder):
-    """A destination that is a table of Delta Lake."""
+    """A destination that is a Delta Lake table."""
 
     @property
     def destination(self) -> DeltaFolder:
@@ -177,7 +177,7 @@ class Table(Folder):
         self.table().vacuum(0, dry_run=False, enforce_retention_duration=False)
 
     def readers(self) -> dict[str, Callable[[], Rows]]:
-        """Return the readers that know tables of Delta Lake, by their names."""
+        """Return the readers that know Delta Lake tables, by their names."""
         table = self.table()
         arrow = table.to_pyarrow_dataset().to_table()
         return {
@@ -190,7 +190,7 @@ class Table(Folder):
 
 
 class IcebergTable(Table):
-    """A destination that is a table of Iceberg.
+    """A destination that is an Iceberg table.
 
     :param catalog: of the table.
     :param name: ``namespace.table`` in it.
@@ -295,7 +295,7 @@ def _access(storage: Storage, *services: str) -> dict[str, str]:
 
 
 def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
-    """Return the address of a table of Delta Lake, and with what its library reaches it."""
+    """Return the address of a Delta Lake table, and with what its library reaches it."""
     if "s3" in fs.protocol:
         access = {"aws_access_key_id": fs.key, "aws_secret_access_key": fs.secret, "aws_region": "us-east-1"}
         return f"s3://{root}", {**access, "aws_endpoint_url": fs.endpoint_url, "aws_allow_http": "true"}

@@ -96,7 +96,7 @@ def test_a_manifest_has_some_200_bytes_a_part(file_format: FormatName, most: int
 MANY = 200 if ALL_HISTORIES else 21
 
 
-#: Requests of a run. The catalog in SQLite reads and writes the metadata of a table of Iceberg itself.
+#: Requests of a run. The catalog in SQLite reads and writes the metadata of an Iceberg table itself.
 MOST = 25
 
 

@@ -1,4 +1,4 @@
-"""Landings that are tables of Delta Lake: what others find in them, and what others do to them."""
+"""Landings that are Delta Lake tables: what others find in them, and what others do to them."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_failed_rows_wait_outside_the_table(table: Table, decide: Callable[..., 
 
 
 class TestIceberg:
-    """What holds for tables of Apache Iceberg alone."""
+    """What holds for Apache Iceberg tables alone."""
 
     @pytest.fixture
     def table(self, tmp_path: Path) -> IcebergTable:

@@ -1,4 +1,4 @@
-"""The formats of a part: JSON lines, CSV or Parquet. What is declared here imports nothing heavy.
+"""The formats of a part: JSON lines, CSV or Parquet. The declarations here import nothing heavy.
 
 How a landing uses it::
 
@@ -48,7 +48,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
     :ivar compression: None for no compression.
     :ivar columns: the columns given by the user; None for all keys of the rows.
     :ivar column_types: what the texts of columns mean; other columns are strings.
-    :ivar on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
+    :ivar on_cast_error: ``fail``, or ``null``, which writes null instead of a value that does not fit.
     """
 
     name: ClassVar[str]
@@ -78,8 +78,8 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
         """Begin a part.
 
         :param columns: the landing's columns so far; the part's first page may add to them.
-        :param inspector: receives the rows that are written, decoded; those that cannot be decoded, which
-            only JSON lines take, are left out. None to decode no more than needed.
+        :param inspector: receives the written rows, decoded; rows that cannot be decoded, which only JSON
+            lines accept, are left out. None to decode no more than needed.
         """
         raise NotImplementedError
 
@@ -121,14 +121,14 @@ class JsonLines(_TextFormat, frozen=True, kw_only=True):
 
 
 class Csv(_TextFormat, frozen=True, kw_only=True):
-    """Comma-separated values that stay what they were.
+    """Comma-separated values that keep null, texts and numbers distinct.
 
     UTF-8, commas, a header in every part, line feeds at the ends of lines; quoting as in RFC 4180. Strings
     are always quoted; numbers, ``true`` and ``false`` never are, and are copied unchanged, except ``-0``,
     which becomes ``0``. So null (nothing between the commas) differs from the empty string (``""``), and
-    ``"1.50"`` from ``1.50``. Objects and lists are strings of compact JSON; of a repeated key the last value
-    is kept. An absent key is null. In a part with a single column, null is ``""`` too, since most readers
-    skip empty lines.
+    ``"1.50"`` from ``1.50``. Objects and lists are strings of compact JSON; if a key is repeated, its last
+    value is kept. An absent key is null. In a part with a single column, null is ``""`` too, since most
+    readers skip empty lines.
 
     :param sanitize_formulas: put ``'`` before strings and names that a spreadsheet may read as a formula.
         JSON numbers are not changed, since they cannot be formulas.
@@ -197,7 +197,7 @@ FormatName = Literal["jsonl", "csv", "parquet"]
 #: Which of them a format has is a rule of both.
 CompressionName: TypeAlias = Annotated[Literal["none", "gzip", "zstd", "snappy"] | None, as_given]
 ColumnNames: TypeAlias = Annotated[Sequence[str] | None, _columns]
-#: Types by column: names, or dicts.
+#: Types by column, each a name or a dict.
 ColumnTypes: TypeAlias = Annotated[Mapping[str, Any] | None, _column_types]
 
 
@@ -212,18 +212,20 @@ def make_format(
     """Return the format for the arguments. Imports nothing heavy, so it may run while a DAG is parsed.
 
     :param file_format: ``jsonl``, ``csv`` or ``parquet``.
-    :param compression: ``gzip``, ``zstd`` or ``none``, the default, for JSON lines and CSV; Parquet's own
-        ``snappy``, the default, ``zstd``, ``gzip`` or ``none``.
+    :param compression: for JSON lines and CSV ``gzip``, ``zstd`` or ``none`` (default); for Parquet its own
+        ``snappy`` (default), ``zstd``, ``gzip`` or ``none``.
     :param columns: the columns in order; other keys are dropped. None for all keys in order of appearance.
     :param column_types: types by column: ``string`` (the default), ``bool``, ``int32``, ``int64``,
         ``float32``, ``float64``, ``decimal(precision,scale)``, ``date32``, ``timestamp`` (microseconds, for
         times without a time zone), ``timestamptz`` (for times with one, in UTC) or ``url``. Values are parsed
         from their text (ISO 8601 for times, ``true`` or ``1`` for bool); surrounding white space is ignored,
-        and an empty text is null. Only floats are rounded. A dict says what the texts look like, see
+        and an empty text is null. Only floats are rounded. A dict describes the texts, see
         :class:`~airflow_provider_webcollect.landing.formats.types.ColumnType`. Parquet is written typed; JSON
         lines and CSV keep their texts, and are typed when they are read as a table.
-    :param on_cast_error: ``fail``, or ``null`` to have null if a value does not fit its column's type.
-    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula.
+    :param on_cast_error: what to do if a value does not fit its column's type: ``fail`` (default), or
+        ``null``, which writes null.
+    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet may read as a formula; False
+        by default.
     :raises InvalidArgument: if an argument is wrong, or does not apply to the format.
     """
     parsed = parse_call(
@@ -261,10 +263,10 @@ def make_format(
 def chosen_columns(
     key: object, compare: object, columns: Sequence[str] | None
 ) -> tuple[list[str], list[str] | None]:
-    """Return the columns of a key, and those that are compared, as lists; None for all of them.
+    """Return the columns of a key and the compared columns, as lists; None for all columns.
 
     :param columns: the columns of the landing; None if they are not known.
-    :raises InvalidArgument: if an argument names none, one twice, or one that is not there.
+    :raises InvalidArgument: if an argument names no column, a column twice, or a column that does not exist.
     """
     compared = None if compare is None else _named("compare", compare, columns)
     return _named("key", key, columns), compared
@@ -273,9 +275,9 @@ def chosen_columns(
 def key_columns(argument: str, key: object, columns: Sequence[str] | None = None) -> list[str]:
     """Return the columns of a key as a list.
 
-    :param argument: which has the key.
+    :param argument: the name of the argument with the key, for errors.
     :param columns: the columns of the landing; None (default) if they are not known.
-    :raises InvalidArgument: if there is none, or one is blank, named twice, or not there.
+    :raises InvalidArgument: if there is no column, or one is blank, named twice, or does not exist.
     """
     names = _named(argument, key, columns)
     for index, name in enumerate(names):

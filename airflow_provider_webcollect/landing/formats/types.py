@@ -1,4 +1,4 @@
-"""The types of columns, as they are declared: what texts of a site mean. Nothing heavy is imported.
+"""Declared types of columns: how texts from a site are read. Nothing heavy is imported.
 
 How texts are parsed is in :mod:`~airflow_provider_webcollect.landing.formats.values`.
 """
@@ -34,7 +34,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "timestamptz": ("timestamp", ("us", "UTC")),
     URL: ("string", ()),
 }
-#: Zones that only some readers of the zones' files know.
+#: Time zones that only some readers of the time zone database know.
 _OTHER_ZONES = ("posix", "right/", "Factory", "localtime")
 _CONTROLS = re.compile(r"[\x00-\x20\x7f]")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
@@ -43,7 +43,7 @@ _TYPE_RULE = (
     f"it must be one of {', '.join(TYPES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
 )
 _NUMBERS, _TIMES = ("int", "float", "decimal"), ("date", "timestamp")
-#: Which types each key is for, by how their names begin; the others are for all types.
+#: The types that each key is for, by the beginning of their names; other keys are for all types.
 _KEYS = {
     **dict.fromkeys(("decimal", "thousands", "currency", "unit"), (_NUMBERS, "numbers")),
     "format": (_TIMES, "dates and times"),
@@ -55,7 +55,7 @@ _KEYS = {
 #: A blank of any script, in regular expressions of RE2.
 BLANK = r"[\s\p{Z}]"
 _SIGNS = {"": "", "+": "", "-": "-", "\u2212": "-"}
-#: Characters that stand for the same mark.
+#: Characters that count as the same mark.
 _BLANKS = " \u00a0\u2007\u2009\u202f\u3000"
 _LIKE = {"'": "'\u2019", "\u2019": "'\u2019", **dict.fromkeys(_BLANKS, _BLANKS)}
 
@@ -166,7 +166,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether texts are as the type itself is written."""
+        """Whether texts are written in the type's own form."""
         return msgspec.structs.replace(self, from_=None) == ColumnType(type=self.type)
 
     @property
@@ -177,7 +177,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def marks(self) -> tuple[str, str | None, tuple[int, int]]:
-        """The marks before decimals and between groups, and the digits of the last and the other groups."""
+        """The marks before decimals and between groups, and the sizes of the last and of other groups."""
         decimal, thousands, sizes = self.decimal, self.thousands, (3, 3)
         if self.locale:
             from babel import Locale, numbers
@@ -192,10 +192,10 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProposedType(NamedTuple):
     """What the texts of a column may mean.
 
-    :ivar type: for ``column_types``; None if no type fits, or several readings do.
-    :ivar readings: the types that fit with different values; empty if it is one.
+    :ivar type: the declaration for ``column_types``; None if no type fits, or several readings do.
+    :ivar readings: the types that fit with different values; empty if there is only one.
     :ivar values: the number of texts that are not blank.
-    :ivar share: of them, the share that fits, 0 to 1.
+    :ivar share: the share of these texts that fits, 0 to 1.
     :ivar misfits: up to three texts that do not fit.
     """
 
@@ -208,9 +208,9 @@ class ProposedType(NamedTuple):
 
 
 def column_type(argument: str, value: object) -> ColumnType:
-    """Return the type of a column: a name, or a dict with a name and what texts look like.
+    """Return the type of a column from a name, or from a dict with a name and a description of the texts.
 
-    :raises InvalidArgument: if it is something else, or a key breaks a rule.
+    :raises InvalidArgument: if the value has another form, or a key breaks a rule.
     """
     if not isinstance(value, Mapping):
         return ColumnType(type=_type_name(argument, value))
@@ -252,7 +252,7 @@ def _check_texts(kind: ColumnType, where: Callable[[str], str]) -> None:
 
 
 def parse_types(argument: str, types: object) -> Mapping[str, ColumnType]:
-    """Return types by column, as they are declared: names, or dicts.
+    """Return types by column from their declarations, names or dicts.
 
     :raises InvalidArgument: if one is wrong.
     """
@@ -274,7 +274,7 @@ def parse_types(argument: str, types: object) -> Mapping[str, ColumnType]:
 
 
 def made_of(types: Mapping[str, ColumnType]) -> dict[str, list[str]]:
-    """Return the columns that are made of others, by these."""
+    """Return the derived columns, by the column that each is made of."""
     made: dict[str, list[str]] = {}
     for name, kind in types.items():
         if kind.from_ is not None:
@@ -368,7 +368,7 @@ _DIRECTIVES = {
     "z": "z|[+-][0-9]{2}:?[0-9]{2}",
 }
 _NAMED = {"a": "days", "A": "days", "b": "months", "B": "months"}
-#: What a date must have, once.
+#: The parts that a date must have once.
 _DATE = {"Yy": "year", "mbB": "month", "d": "day"}
 
 
@@ -376,7 +376,7 @@ _DATE = {"Yy": "year", "mbB": "month", "d": "day"}
 def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
     """Return how the ``format`` of a type is read.
 
-    :raises InvalidArgument: if it lacks a part of the date, or has what cannot be read.
+    :raises InvalidArgument: if the format lacks a part of the date, or has a part that cannot be read.
     """
     if _DIGIT_BESIDE.search(kind.format or ""):
         raise InvalidArgument(argument, kind.format, "it must have no digit beside a part of the date")

@@ -1,7 +1,8 @@
 """The contents of a landing's files: commits, each created once, and the manifest that they make.
 
-A commit says what it adds, and where the landing stands in its source afterwards; what an attempt has written
-so far is the draft of one. Everything else about a landing follows from its commits in their order.
+A commit says what it adds, and how far the landing has then read its source; the draft of a commit has the
+parts that an attempt has written so far. Everything else about a landing follows from its commits in their
+order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 
 #: Version of the layout of all files.
 VERSION = 2
-#: How many runs, and how many decisions, a manifest has records of.
+#: Maximum number of runs, and of decisions, of which a manifest has records.
 MOST_RECORDS = 30
 
 #: The advice for a file that was damaged or has vanished.
@@ -106,7 +107,8 @@ class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = hashlib.sha256().hexdigest()
 
 
-#: That of a part whose profile its commit has; defaults are left out only if they are the same object.
+#: The profile of a part whose profile is in its commit; defaults are left out only if they are the same
+#: object.
 NO_PROFILE = Profile()
 
 
@@ -118,9 +120,10 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar next_offset: the cursor after its last page.
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
     :ivar commit: the number of the commit that has landed it; in that commit itself it is left out.
-    :ivar profile: what its rows hold, column by column; only in the commit.
-    :ivar broke: for a file of single rows that are quarantined: how many of them have broken each rule, by
-        its name. Each line is ``{"broke": [<names of rules>], "row": <the row as the service sent it>}``.
+    :ivar profile: the contents of its rows, column by column; only in the commit.
+    :ivar broke: for a file of rows that are quarantined one by one: the number of rows that have broken each
+        rule, by its name. Each line is ``{"broke": [<names of rules>], "row": <the row as the service sent
+        it>}``.
     """
 
     name: str
@@ -136,12 +139,12 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def place(self) -> dict[str, int]:
-        """Where its rows are in the source."""
+        """The position of its rows in the source."""
         return {"start_offset": self.start_offset, "next_offset": self.next_offset}
 
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
-    """Return the first part that is missing or has another size; None if all are there.
+    """Return the first part that is missing or has another size; None if all parts are complete.
 
     :param files: bytes by name.
     """
@@ -158,9 +161,9 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     :ivar checks: the checks that rows of the run have failed, and the rules about values that these rows have
         broken.
     :ivar has_failed: whether they are all rows of the run, which has failed its checks; if not, they are
-        single rows that have broken rules about values, and others have landed.
-    :ivar replaces: whether the landing would begin again with them: accepted, they take the place of all
-        other rows. The landing stands in its source as if they had not been read.
+        single rows that have broken rules about values, and the run's other rows have landed.
+    :ivar replaces: whether the landing would begin again with them: if they are accepted, they replace all
+        other rows. Until then, the landing's place in the source is as if they had not been read.
     :ivar is_earlier: whether the landing has begun again since, or the source was reset (
         ``on_reset="append"``): the total does not count them.
     """
@@ -183,7 +186,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """A person's decision on rows that were quarantined.
 
     :ivar commit: the number of the commit that has made it.
-    :ivar about: the number of the commit whose rows were quarantined; ``run_id`` is that of their run.
+    :ivar about: the number of the commit whose rows were quarantined; ``run_id`` is the id of their run.
     :ivar by: who has decided: a task's try, or the name of a person.
     :ivar is_accepted: whether the rows have landed; if not, they are discarded.
     """
@@ -199,8 +202,8 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a task, such as words or URLs, that have no row.
 
     :ivar run: whose rows lack them; later runs that collect only these again count for this one.
-    :ivar count: how many there are; ``inputs`` has the first 1,000 of them, or fewer if they are long.
-    :ivar of: how many inputs there are in all.
+    :ivar count: their number; ``inputs`` has the first 1,000 of them, or fewer if they are long.
+    :ivar of: the number of all inputs.
     """
 
     run: Run
@@ -212,7 +215,7 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
     """The rows that a run has landed, with which later runs are compared.
 
-    :ivar commits: their numbers, also of runs that have collected its missing inputs again.
+    :ivar commits: the numbers of its commits, including runs that have collected its missing inputs again.
     """
 
     commits: tuple[int, ...]
@@ -230,12 +233,14 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
     :ivar columns: field names of all parts so far, in order; None for JSON lines without fixed columns.
     :ivar next_offset: the service's cursor after the last page, which ``last_page`` identifies.
     :ivar total: rows that the service announced.
-    :ivar earlier_rows: how many of the landing's rows the source no longer has (``on_reset="append"``).
+    :ivar earlier_rows: the number of the landing's rows that the source no longer has
+        (``on_reset="append"``).
     :ivar run: whose rows these are.
     :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
-    :ivar provider_version: of the provider that has made the commit.
+    :ivar provider_version: the version of the provider that has made the commit.
     :ivar checks: the outcomes of the checks of the commit's rows.
-    :ivar missing_inputs: of the last run that has read rows; None if they are not known, or not checked.
+    :ivar missing_inputs: the missing inputs of the last run that has read rows; None if they are not known,
+        or not checked.
     """
 
     version: int = VERSION
@@ -264,12 +269,12 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_typed_files(self) -> bool:
-        """Whether its files have the types of columns; JSON lines and CSV have texts."""
+        """Whether its files have typed columns; JSON lines and CSV have texts."""
         return self.format == "parquet"
 
     @property
     def column_types(self) -> Mapping[str, ColumnType]:
-        """What the texts of columns mean; other columns are strings."""
+        """The types of columns whose texts are not strings."""
         try:
             return parse_types("column_types", self.encoding.get("column_types") or {})
         except InvalidArgument as error:
@@ -277,7 +282,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> dict[str, Any]:
-        """What is landed, how, and up to where: what each commit says that the next one follows."""
+        """The source, the options and the place in the source, with which the next commit continues."""
         return {name: getattr(self, name) for name in _PLACE}
 
 
@@ -296,14 +301,14 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     :ivar kind: ``landed``; ``decided``, a person has accepted or discarded quarantined rows; ``exported``,
         the service has confirmed the mark.
     :ivar attempt_id: of the attempt that has made it, random; in the names of its parts.
-    :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has these
-        parts alone, unless all rows are quarantined. False for the first commit of an incremental landing,
-        which has none to replace.
+    :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has only
+        these parts, unless all rows are quarantined. False for the first commit of an incremental landing,
+        which has no parts to replace.
     :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
     :ivar parts: those that it adds to the landing; none if it discards rows.
     :ivar quarantined: parts of rows that wait for a person's decision.
-    :ivar rules: the digest of the rules that its rows were judged by, with ``rule_counts``, what they have
-        counted; only in a draft.
+    :ivar rules: the digest of the rules by which its rows were judged; ``rule_counts`` are their counts. Both
+        only in a draft.
     :ivar about: the number of the commit on whose quarantined rows it decides; None for other kinds.
     :ivar by: who has decided; empty if nobody is named.
     """
@@ -331,12 +336,12 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def written(self) -> tuple[Part, ...]:
-        """All parts that it names: those that it adds, and those that wait."""
+        """All parts that it names, added and quarantined ones."""
         return (*self.parts, *self.quarantined)
 
     @property
     def waits_to_replace(self) -> bool:
-        """Whether all of its rows wait, and the landing would begin again with them."""
+        """Whether all of its rows are quarantined, and the landing would begin again with them."""
         return self.replaces and not self.parts and bool(self.quarantined)
 
     @property
@@ -371,8 +376,8 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
     def may_continue(self, state: Manifest | None) -> bool:
         """Return whether a draft may still be continued; if it may not, it never will be.
 
-        It may, unless others have changed since where the landing stands in its source. Most decisions, and
-        marks, do not.
+        It may, unless others have changed the landing's place in its source since. Most decisions and marks
+        do not.
 
         :param state: what has landed; None for nothing.
         """
@@ -380,7 +385,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Manifest(Landing, frozen=True, kw_only=True):
-    """The state of a landing after a commit; ``_manifest.json`` has that after the last one.
+    """The state of a landing after a commit; ``_manifest.json`` has the state after the last one.
 
     ``run``, ``started_at``, ``finished_at`` and ``checks`` are of the last commit of rows.
 
@@ -388,15 +393,15 @@ class Manifest(Landing, frozen=True, kw_only=True):
         has begun again, ``rows_commit`` the last that has changed the rows, ``place_commit`` the last that
         has changed where it stands in its source.
     :ivar log_id: a random id of the log: in an emptied folder, another log begins with the same numbers.
-    :ivar rows: of all parts, as ``bytes``. These and the rows that were set apart are ``total`` and
-        ``earlier_rows``.
+    :ivar rows: the number of rows of all parts; ``bytes`` is their size. These rows and the rows that were
+        set apart add up to ``total`` and ``earlier_rows``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
     :ivar history: the last :data:`MOST_RECORDS` runs that have landed rows, the latest last; also those whose
         parts were replaced since. An older run does not return when a person accepts single rows of it.
     :ivar profile: what all rows hold.
-    :ivar set_apart: rows that were read, and are not in the landing: quarantined or discarded.
+    :ivar set_apart: rows that were read but are not in the landing: quarantined or discarded.
     :ivar decisions: the last :data:`MOST_RECORDS` decisions, the latest last.
-    :ivar part_count: how many parts there are; ``parts`` has fewer in a table, which knows its own files.
+    :ivar part_count: the number of parts; ``parts`` has fewer for a table, which knows its own files.
     """
 
     commit: int
@@ -423,7 +428,7 @@ class Manifest(Landing, frozen=True, kw_only=True):
 
     @property
     def quarantined(self) -> tuple[SetApart, ...]:
-        """The rows that wait for a person's decision."""
+        """The quarantined rows, which wait for a person's decision."""
         return tuple(apart for apart in self.set_apart if apart.kind == "quarantined")
 
     @property
@@ -468,7 +473,7 @@ def decode(content: bytes, where: str, kind: type[F]) -> F:
     """Decode a file of a landing.
 
     :param where: its path, for the error.
-    :raises DestinationUnreadable: if it is not of the kind, or has another layout.
+    :raises DestinationUnreadable: if the file is of another kind, or has another layout.
     """
     try:
         version = msgspec.json.decode(content, type=_Versioned).version

@@ -1,9 +1,8 @@
-"""Reading what has landed: parts by commit and run, and rows as dicts, tables and profiles.
+"""Reading landed rows: parts by commit and run, and rows as dicts, tables and profiles.
 
-What the commits say is read once, so later commits are not visible. A landing that begins again
-(``overwrite``) keeps the parts that it replaces until it begins again once more, so that readers can finish.
-Reading parts that are gone by then raises
-:class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
+The commits are read once, so later commits are not visible. A landing that begins again (``overwrite``) keeps
+the parts that it replaces until it begins again once more, so that readers can finish. Reading parts that no
+longer exist raises :class:`~airflow_provider_webcollect.landing.errors.LandingReplaced`.
 """
 
 from __future__ import annotations
@@ -64,14 +63,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Runs that are named if the id of another one is asked for.
+#: Number of runs that are named if an unknown run id is requested.
 _SHOWN_RUNS = 5
 
 
 class RunProfile(NamedTuple):
     """The contents of one run's rows, column by column.
 
-    :ivar finished_at: when it has committed them, ISO 8601 in UTC; the last time, if it has several times.
+    :ivar finished_at: when the run has committed the rows, ISO 8601 in UTC; the last time, if there are
+        several commits.
     """
 
     run_id: str
@@ -83,22 +83,22 @@ class RunProfile(NamedTuple):
 class LandedData:
     """The rows of a landing, for pandas, polars, DuckDB, dlt or your own code.
 
-    It is created by :func:`~.landing.reader.read_landing`, and shows what had landed then. In all methods,
-    ``new_only`` and ``since`` restrict reading to some parts, and do not go together:
+    It is created by :func:`~.landing.reader.read_landing`, and shows the rows that had landed by then. In all
+    methods, ``new_only`` and ``since`` restrict reading to some parts, and exclude each other:
 
-    * ``new_only``: with the id of a run (``new_only=run_id``), the parts that it has landed, in any of its
-      tasks; none if it has found nothing new. A landing does not know such a run, so a warning in the log
-      names the runs that it knows. With True, the parts of the last run that has landed rows. For a run
-      before the last thirty, all commits are read to find its parts.
-    * ``since``: the number of a commit, 0 for the beginning; the parts of later commits. A loader that keeps
-      the manifest's ``commit`` beside what it has loaded, and passes it next time, misses no part. If the
+    * ``new_only``: with the id of a run (``new_only=run_id``), only the parts that the run has landed, in any
+      of its tasks; none if it has found nothing new. A landing does not know a run without new rows, so then
+      a warning in the log names the runs that it knows. With True, only the parts of the last run that has
+      landed rows. To find the parts of a run before the last thirty, all commits are read.
+    * ``since``: the number of a commit, 0 for the beginning; only the parts of later commits. A loader that
+      stores the manifest's ``commit`` with the loaded rows, and passes it next time, misses no part. If the
       landing has begun again since (``first_commit`` is later), these are all of its parts.
-      :class:`.InvalidArgument` is raised for a number that the landing does not have: it belongs to one that
-      was there before.
+      :class:`.InvalidArgument` is raised for a number that the landing does not have: it belongs to an
+      earlier landing at the same place.
 
-    :ivar manifest: what the commits say, as in ``_manifest.json``.
-    :ivar column_types: of the columns of tables; others are strings.
-    :ivar uri: the folder.
+    :ivar manifest: the state after the commits, as in ``_manifest.json``.
+    :ivar column_types: the types of columns, for tables; other columns are strings.
+    :ivar uri: the URI of the folder.
     :ivar fs: fsspec's filesystem of the storage, with which other tools can read :meth:`uris`.
     """
 
@@ -114,13 +114,13 @@ class LandedData:
 
     @property
     def identity(self) -> str:
-        """Its name, which no other landing has: the URI, and the account or endpoint that is not in it."""
+        """A unique name of the landing: the URI, and an account or endpoint that is not in the URI."""
         place = getattr(self.fs, "account_name", None) or getattr(self.fs, "endpoint_url", None)
         return f"{self.uri} at {place}" if place else self.uri
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """The columns of its rows as a table: of JSON lines, as far as they are counted."""
+        """The columns of its rows as a table; for JSON lines, the columns that were counted."""
         columns = Columns(made=made_of(self.column_types))
         columns.add(self.manifest.columns or self.manifest.profile.columns)
         return columns.names
@@ -152,7 +152,8 @@ class LandedData:
         """Read all parts and compare them with the manifest: presence, bytes, SHA-256 and number of rows.
 
         Parts are read one after another, a few megabytes at a time. Parts with a wrong size are not read.
-        Quarantined rows are verified too: landed, quarantined and discarded rows are all of the source's.
+        Quarantined rows are verified too: landed, quarantined and discarded rows together are all rows of the
+        source.
 
         :raises LandingDamaged: listing all differences.
         :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
@@ -161,7 +162,7 @@ class LandedData:
         self._raise(self._problems(parts, self._folder.files()))
 
     def profile(self, new_only: bool | str = False, *, since: int | None = None) -> Profile:
-        """Return what the rows hold, column by column, as counted when they were landed; no part is read.
+        """Return the contents of the rows by column, as counted when they were landed; no part is read.
 
         The profile of all rows is in the manifest; for fewer rows, their commits are read.
 
@@ -174,7 +175,7 @@ class LandedData:
         return sum_of(part.profile for commit in self._commits(numbers) for part in commit.parts)
 
     def profiles(self) -> list[RunProfile]:
-        """Return what the rows of each run hold, in the order in which the runs have landed.
+        """Return the contents of each run's rows, in the order in which the runs have landed.
 
         All commits of the landing are read, and no part.
         """
@@ -194,7 +195,7 @@ class LandedData:
     def commits(self, since: int) -> Iterator[Commit]:
         """Yield the commits that have landed the parts, in order: of the last thirty runs, and later ones.
 
-        :param since: the number of a commit: all after it are among them.
+        :param since: the number of a commit; all later commits are yielded.
         """
         recent = {number for record in self.manifest.history for number in record.commits}
         yield from self._commits({number for number in self._numbers if number > since} | recent)
@@ -203,7 +204,7 @@ class LandedData:
         """Yield the rows as dicts, in order, without loading whole parts into memory.
 
         Values of JSON lines are as the service sent them, and numbers that Python does not have (``1e400``,
-        an integer of more than 4,300 digits) are texts; those of CSV are strings or None, and those of
+        an integer of more than 4,300 digits) are texts; values of CSV are strings or None, and values of
         Parquet have their column's type. In JSON lines a row has only its own keys. In CSV, null is read as
         an empty string in parts that have a single column.
 
@@ -222,10 +223,10 @@ class LandedData:
     def first_rows(self, count: int) -> list[Row]:
         """Return the first rows of the last run that has landed rows.
 
-        Little more than these is read: of JSON lines and CSV, 64 KB at first; of Parquet, a row group, which
-        has 16 MB or less before compression.
+        Little more than these rows is read: of JSON lines and CSV, 64 KB at first; of Parquet, a row group of
+        at most 16 MB before compression.
 
-        :param count: how many, at most.
+        :param count: maximum number of rows.
         :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
         """
         parts = self.parts(new_only=True)
@@ -235,9 +236,9 @@ class LandedData:
     def reasons(self) -> Iterator[list[str]]:
         """Yield, for each row in the order of :meth:`iter_rows`, the names of the rules that it has broken.
 
-        They are known of single rows that are quarantined (``checks["rows"]["max_wrong"]``), such as
-        ``columns.price.pattern``. The list is empty for other rows: those that have landed, and those that
-        wait because their run has failed its checks.
+        The names, such as ``columns.price.pattern``, are known for rows that are quarantined one by one
+        (``checks["rows"]["max_wrong"]``). For other rows the list is empty: for landed rows, and for rows
+        that are quarantined because their run has failed its checks.
 
         :raises PartsMissing: if a file of quarantined rows is missing, or is not what was written.
         """
@@ -248,14 +249,14 @@ class LandedData:
                 yield from ([] for _ in range(part.rows))
 
     def propose_types(self, share: float = 1.0) -> list[ProposedType]:
-        """Return which types the texts of each column may be given in ``column_types``.
+        """Return types that ``column_types`` may declare for the texts of each column.
 
-        A type is proposed if the texts fit it in exactly one reading: of a column where each text may be 3
-        April or 4 March, or 1.234 may have thousands or decimals, the readings are returned instead. Numbers
-        with zeros in front stay texts, and bases of URLs are not guessed. All rows are read, some megabytes
-        at a time.
+        A type is proposed if the texts fit it in exactly one reading. If there are several, for example if
+        each date may be 3 April or 4 March, or 1.234 may have thousands or decimals, the readings are
+        returned instead. Numbers with leading zeros stay texts, and bases of URLs are not guessed. All rows
+        are read, some megabytes at a time.
 
-        :param share: the least share of the texts that must fit, 0.5 to 1; 1 by default.
+        :param share: the minimum share of the texts that must fit, 0.5 to 1; 1 by default.
         :return: an entry for each column of texts, in order; columns that have a type in their files are left
             out.
         :raises InvalidArgument: if ``share`` is something else.
@@ -288,7 +289,7 @@ class LandedData:
         parts = self.parts(new_only, since=since)
         require("pyarrow", "parquet", "a table of Arrow")
         table = self._reader.joined(table for part in parts for table in self.tables_of(part))
-        # no part has columns of JSON lines: those that other parts of the landing have
+        # without parts of JSON lines, the columns are those of the landing's other parts
         return table if table.num_columns else self._reader.schema_of(self.table_columns).empty_table()
 
     def to_duckdb(
@@ -300,7 +301,7 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
 
-        All rows of a table have the columns of its partition, too.
+        For table formats, all rows also have the partition columns.
 
         ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
 
@@ -356,7 +357,7 @@ class LandedData:
         import polars
 
         table = self.to_arrow(new_only, since=since)
-        # of a whole table it calls a column without a name by its number
+        # with a whole table, it would name a column without a name after its number
         return polars.DataFrame({name: polars.from_arrow(table[name]) for name in table.column_names})
 
     def latest(
@@ -365,17 +366,17 @@ class LandedData:
         """Return the newest row of each key, as a DuckDB relation in the order of the landing.
 
         The newest row is the last one in the landing. Rows with null or a blank text in a column of the key
-        are left out. To the columns of :meth:`to_duckdb`, ``landed_at`` is added: when the row was committed.
-        If the landing has a column of that name, in whatever letter case, the added one is called
-        ``landed_at_1``.
+        are left out. The relation has the columns of :meth:`to_duckdb` and ``landed_at``, the time when the
+        row was committed. If the landing already has a column of that name, in any letter case, the added one
+        is called ``landed_at_1``.
 
-        All rows are read, and the returned ones a second time; those must fit into memory. DuckDB takes
-        another 512 MB, and in the temporary folder about 40 bytes and the key for each row.
+        All rows are read, and the returned rows a second time; the returned rows must fit into memory. DuckDB
+        takes another 512 MB of memory and, for each row, about 40 bytes and the key in the temporary folder.
 
         :param key: a column, or several that together identify what a row is about.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
-        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. Without
-            any row of JSON lines, no column is known, and the relation has those of the key.
+        :raises InvalidArgument: if ``key`` names no column, or one that the landing does not have. For JSON
+            lines without any row, no column is known, and the relation has the columns of the key.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         """
@@ -389,34 +390,35 @@ class LandedData:
         compare: str | Sequence[str] | None = None,
         whole_runs: bool = False,
     ) -> DuckDBPyRelation:
-        """Return what has changed since a moment: the newest row of each key that is new or has other values.
+        """Return the changes since a moment: the newest row of each key that is new or has other values.
 
-        The former values of a key are those of its last row that was committed by then. To the columns of
-        :meth:`latest`, ``change`` is added before ``landed_at``: ``new`` or ``changed``. A key whose values
-        have changed and changed back is left out. Arguments and errors that are not described here are as in
-        :meth:`latest`.
+        The former values of a key are those of its last row that was committed by then. The relation has the
+        columns of :meth:`latest` and, before ``landed_at``, ``change``, which is ``new`` or ``changed``. A
+        key whose values have changed and changed back is left out. Arguments and errors that are not
+        described here are as in :meth:`latest`.
 
-        With ``whole_runs``, ``change`` may also be ``gone``, to see what a site does not offer any more: the
-        key had a row in the newest whole run at that moment, or in what was landed after it, and has none in
-        those of now. The row is its last one, and ``landed_at`` is when the first whole run without it was
-        committed. A key that is back is ``new``. Rows from before the newest whole run do not count.
+        With ``whole_runs``, ``change`` may also be ``gone``, for example for products that a site no longer
+        offers: the key had a row in the newest whole run at that moment, or in later rows, and has none in
+        the newest whole run now, or in later rows. The returned row is the key's last one, and ``landed_at``
+        is when the first whole run without the key was committed. A key that is back is ``new``. Rows from
+        before the newest whole run do not count.
 
-        A run is whole if all its rows have landed: it makes nothing gone while rows of it are quarantined, or
-        more inputs are missing than its check accepts; once some rows were discarded; or if checks have
-        failed with ``on_failed_checks="warn"``. Accepted rows count as passed. A run that was interrupted, or
-        found nothing new, has landed nothing. What ``overwrite`` or ``on_reset="full"`` has replaced is not
-        known: then all keys are new.
+        A run is whole if all its rows have landed. A run is not whole while rows of it are quarantined, or
+        more inputs are missing than its check accepts; once some of its rows were discarded; or if checks
+        have failed with ``on_failed_checks="warn"``. Accepted rows count as passed. A run that was
+        interrupted, or found nothing new, has landed nothing. Rows that ``overwrite`` or ``on_reset="full"``
+        has replaced are not known any more: then all keys are new.
 
         :param key: a column, or several that together identify what a row is about.
         :param since: the moment: the number of a commit, 0 for the beginning; or a time with a zone, also as
-            ISO 8601 text; or the id of a run, for the moment before its first rows, so that what the run has
-            landed counts. If the run has found nothing new, nothing is returned.
+            ISO 8601 text; or the id of a run, for the moment before its first rows, so that the run's own
+            rows count as changes. If the run has found nothing new, no row is returned.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
-        :param compare: the columns that count as values; None for all. Leave out the ones that differ from
-            row to row, such as the time of the collection.
-        :param whole_runs: whether each run of the landing has collected everything, in one collection or
-            more. The landing cannot know that: land once a collection has finished, and let ``checks`` refuse
-            runs with too few rows.
+        :param compare: the columns that count as values; None for all. Leave out columns that differ in every
+            row, such as the time of the collection.
+        :param whole_runs: whether each run of the landing has collected everything, in one or more
+            collections; False by default. The landing cannot know that: land once a collection has finished,
+            and let ``checks`` refuse runs with too few rows.
         :raises InvalidArgument: also if ``since`` is a commit that the landing does not have, or a time
             without a zone, or ``compare`` names a column that the landing does not have.
         """
@@ -426,10 +428,10 @@ class LandedData:
     def count_changes(self, key: str | Sequence[str], run_id: str) -> dict[str, int] | None:
         """Return how many keys are new, changed or gone in a run, compared with the whole run before it.
 
-        For landings where each run collects everything. The rows of two runs are read.
+        This is for landings where each run collects everything. The rows of two runs are read.
 
         :param key: a column, or several that together identify what a row is about.
-        :param run_id: of the run.
+        :param run_id: the id of the run.
         :return: the numbers of keys that are ``new``, ``changed`` and ``gone``; all are new in the first
             whole run. None if the run is not whole, see :meth:`changes`, or is not among the last thirty that
             have landed rows.
@@ -455,11 +457,11 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return a row for each period in which a key had the same values.
 
-        Consecutive rows of a key with equal values are one period, for which the first of them stands. To the
-        columns of :meth:`to_duckdb`, ``valid_from`` is added, when that row was committed, and ``valid_to``,
-        when the first row of the next period was; null for the current one. If both were committed at once,
-        these times are equal. Periods are in the order of the landing. Errors are those of :meth:`latest`,
-        and of :meth:`changes` for ``compare``.
+        Consecutive rows of a key with equal values are one period, represented by the first of them. The
+        relation has the columns of :meth:`to_duckdb`, ``valid_from``, the time when that row was committed,
+        and ``valid_to``, the time when the first row of the next period was committed; null for the current
+        period. If both were committed at once, these times are equal. Periods are in the order of the
+        landing. Errors are as in :meth:`latest`, and for ``compare`` as in :meth:`changes`.
 
         :param key: a column, or several that together identify what a row is about.
         :param connection: where the relation is created; None for a new connection, which shows times in UTC.
@@ -500,20 +502,22 @@ class LandedData:
         since: int | None = None,
         on_missing_key: OnMissingKey = "fail",
     ) -> DltResource:
-        """Return a resource for a pipeline of dlt, which loads what its destination does not have yet.
+        """Return a resource for a dlt pipeline, which loads the parts that its destination does not have yet.
 
-        ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. Up to which commit parts are
-        loaded is kept in dlt's state of the resource. What each write disposition does and needs is
-        explained in :mod:`airflow_provider_webcollect.landing.read.loading`.
-        There is no ``on_gone``: a resource changes no rows but those of the keys that it yields.
+        ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. dlt's state of the resource has the
+        number of the last loaded commit. The write dispositions and their requirements are explained in
+        :mod:`airflow_provider_webcollect.landing.read.loading`. There is no ``on_gone``: a resource changes
+        only rows with keys that it yields.
 
         :param primary_key: the columns of the key, for ``merge``.
         :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; None for ``merge`` with a
             key, and ``append`` without.
-        :param name: of the resource and its table; None for the last segment of the landing's path.
+        :param name: name of the resource and its table; None for the last segment of the landing's path.
         :param since: only the parts of later commits, see above.
-        :param on_missing_key: ``skip`` leaves out rows without a key, for ``merge``; ``fail`` loads nothing.
-        :raises InvalidArgument: if key and write disposition do not go together, or there is no such column.
+        :param on_missing_key: for ``merge``, if rows have no key: ``fail`` (default) loads nothing; ``skip``
+            leaves them out.
+        :raises InvalidArgument: if key and write disposition contradict each other, or there is no such
+            column.
         :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
         """
         from airflow_provider_webcollect.landing.read.loading import NewParts
@@ -530,8 +534,8 @@ class LandedData:
         return NewParts(self, options, first).resource(name or self.uri.rpartition("/")[2], by_row=True)
 
     def _chosen(self, new_only: bool | str, since: int | None) -> Collection[int] | None:
-        """Return the numbers of the commits whose parts are asked for; None for all of them."""
-        # an empty id is that of a run without rows
+        """Return the numbers of the commits whose parts are requested; None for all commits."""
+        # an empty id is the id of a run without rows
         is_of_run = bool(new_only) or isinstance(new_only, str)
         if since is None:
             run_id = new_only if isinstance(new_only, str) else self.manifest.run.run_id
@@ -587,7 +591,7 @@ class LandedData:
         return {part.commit for part in self._all_parts if part.commit is not None}
 
     def _commits(self, numbers: Collection[int]) -> Iterator[Commit]:
-        """Yield those of some commits that have landed parts, in order."""
+        """Yield the commits among these numbers that have landed parts, in order."""
         yield from self._log.commits(sorted(number for number in self._numbers if number in numbers))
 
     def _keyed(self, parts: Iterable[DatedPart], key: object, compare: object = None) -> KeyedRows:
@@ -665,7 +669,7 @@ class LandedData:
 
     @contextlib.contextmanager
     def _opened(self, part: Part, ahead: int | None = None) -> Iterator[BinaryIO]:
-        """Open a part; an error in the block becomes that for damage if the part is not what was written."""
+        """Open a part; if the part is not as written, an error in the block becomes the error for damage."""
         try:
             with self._folder.opened(part.name, ahead) as file:
                 yield file
@@ -674,7 +678,7 @@ class LandedData:
             raise
 
     def _compare(self, part: Part, rows: int) -> None:
-        """Raise the error for damage unless a part has had all of its rows."""
+        """Raise the error for damage unless all rows of a part were read."""
         if rows != part.rows:
             problems = self._problems([part], self._folder.files())
             self._raise(problems or [f"{part.name} has {rows} rows instead of {part.rows}"])
@@ -682,7 +686,7 @@ class LandedData:
     def _problems(self, parts: Iterable[Part], sizes: Mapping[str, int]) -> list[str]:
         """Return how parts differ from what the commits say.
 
-        :param sizes: bytes of the files that are there, by name.
+        :param sizes: the sizes of the existing files in bytes, by name.
         """
         problems = ((part.name, self._problem(part, sizes.get(part.name))) for part in parts)
         return [f"{name} {problem}" for name, problem in problems if problem]
@@ -715,7 +719,7 @@ class LandedData:
         ) from cause
 
     def _has_parts(self, state: Manifest) -> bool:
-        """Return whether the parts must still be there after what has landed by now."""
+        """Return whether the parts must still exist in the current state of the landing."""
         names = {part.name for part in state.parts}
         return all(part.name in names for part in self._all_parts)
 

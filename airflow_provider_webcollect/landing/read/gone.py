@@ -1,4 +1,4 @@
-"""Which keys are gone: a whole run has landed since their last rows, without them."""
+"""Keys that are gone: a whole run has landed since their last rows, without them."""
 
 from __future__ import annotations
 

@@ -1,18 +1,18 @@
-"""Loads of a landing into a warehouse by dlt: what has landed since the last load, each part once.
+"""Loads of a landing into a warehouse by dlt: the parts that have landed since the last load, each once.
 
-Rows get three more columns: ``_webcollect_landing``, the landing's folder as the first load has named it,
-with the account or endpoint that is not in its URL; ``_webcollect_part``, their part; and
+The table gets three more columns: ``_webcollect_landing``, the landing's folder as the first load has named
+it, with an account or endpoint that is not in its URL; ``_webcollect_part``, their part; and
 ``_webcollect_row``, their position in the landing, from 0. A landing is recognized by its log, whatever
 address it is loaded from.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
-- ``merge`` keeps the latest row of each key: in one load the one with the highest position, otherwise that of
-  the last load. If each run collects everything, ``on_gone`` says what to do with a key that neither the last
-  whole run (:meth:`.LandedData.changes`) nor later rows have: ``delete`` deletes its row, ``mark`` sets
-  ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of other
-  landings in the table stay as they are. Both happen after the merge, in separate statements: after a kill in
-  between, the next load does it, even if it has nothing to load. Rows that a person accepts after a whole run
-  that has read the source later are not loaded.
+- ``merge`` keeps the latest row of each key: within a load the row with the highest position, otherwise the
+  row of the last load. If each run collects everything, ``on_gone`` says what happens to a key that neither
+  the last whole run (:meth:`.LandedData.changes`) nor later rows have: ``delete`` deletes its row, ``mark``
+  sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of
+  other landings in the table stay as they are. Both happen after the merge, in separate statements: after a
+  kill in between, the next load catches up, even if it has nothing to load. Rows that a person accepts after
+  a whole run that has read the source later are not loaded.
 - ``replace`` replaces the table with all rows of the landing.
 - ``scd2`` treats the landing as a snapshot of the whole table: rows of the table that it lacks get an end
   (``_dlt_valid_to``), and its new rows are added. The parts must be of one run, since an incremental landing
@@ -113,11 +113,11 @@ class LandingSource(Protocol):
 
     @property
     def table_columns(self) -> Sequence[str]:
-        """Its columns, as far as they are known."""
+        """The columns of the landing, as far as they are known."""
 
     @property
     def identity(self) -> str:
-        """Its name, which no other landing has."""
+        """A unique name of the landing."""
 
     def parts(self, *, since: int | None = None) -> Sequence[Part]:
         """Return the parts of the commits after one, or all, in the order of their rows."""
@@ -151,7 +151,7 @@ class NewParts:
     :param landed: the landing.
     :param options: how they are written.
     :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
-    :param on_progress: gets how many rows were read so far, and how many there are.
+    :param on_progress: called with the number of rows read so far, and the number of all rows.
     :ivar parts: those of the last load.
     :ivar skipped: how many of their rows have no key and were left out, by part.
     :ivar gone: which keys are gone by now, unless they are kept.
@@ -294,12 +294,12 @@ class NewParts:
 
     @property
     def skipped_rows(self) -> int:
-        """How many rows of the last load have no key and were left out."""
+        """The number of rows that the last load has left out because they have no key."""
         return sum(self.skipped.values())
 
     @property
     def rows(self) -> int:
-        """How many rows were loaded."""
+        """The number of loaded rows."""
         return sum(part.rows for part in self.parts) - self.skipped_rows
 
     @property
@@ -464,7 +464,7 @@ def _normalized(name: str) -> str:
 
 
 def pipeline_digest(landed: LandingSource, table: str) -> str:
-    """Return what names dlt's pipeline and schema, ``webcollect_…``, of the loads of a landing into a table.
+    """Return the digest that names dlt's pipeline and schema for loads of a landing into a table.
 
     :param table: ``dataset.table``.
     """
@@ -478,15 +478,15 @@ def load(
     make_destination: Callable[..., Any],
     on_progress: Callable[[int, int], object] = lambda rows, total: None,
 ) -> NewParts:
-    """Load what is new in a landing, and return that.
+    """Load the new parts of a landing, and return them.
 
-    What is loaded is first written to a temporary folder, which must have room for it.
+    The rows are first written to a temporary folder, which must have room for them.
 
     :param landed: the landing.
     :param options: how rows are written.
     :param table: see :func:`check_table`.
     :param make_destination: gets further options of the destination, and returns it.
-    :param on_progress: gets how many rows were read so far, and how many are new.
+    :param on_progress: called with the number of rows read so far, and the number of new rows.
     :raises InvalidArgument: if the key is no column of the landing, the table was loaded in a way that does
         not go with this one, a name is longer than those of the warehouse, or ``SCHEMA__NAMING`` in the
         environment is unknown or would rename the table.

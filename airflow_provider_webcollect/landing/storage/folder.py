@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     PartsAfter = Callable[[int], tuple[Part, ...]]
 
 
-#: Where a table of Delta Lake has its log.
+#: Where a Delta Lake table has its log.
 DELTA_LOG = "_delta_log"
 #: Files that tell a table from a folder.
 _FILES_OF_TABLES = {

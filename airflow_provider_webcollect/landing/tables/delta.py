@@ -1,4 +1,4 @@
-"""Landings as tables of Delta Lake: the parts are added in one entry of the table's log.
+"""Landings as Delta Lake tables: the parts are added in one entry of the table's log.
 
 It has the version of the last landing as that of the application :data:`APPLICATION`, which checkpoints keep.
 Entries are written on the table as it was read: if others have written meanwhile, it is read again.
@@ -194,7 +194,7 @@ class DeltaLog:
 
 
 class DeltaSnapshot(Snapshot):
-    """A table of Delta Lake as it was at one moment.
+    """A Delta Lake table as it was at one moment.
 
     :param log: the copy of its log.
     :param folder: of the table.
@@ -265,7 +265,7 @@ class DeltaSnapshot(Snapshot):
 
 
 class DeltaFolder(TableFolder):
-    """The folder of a landing that is a table of Delta Lake."""
+    """The folder of a landing that is a Delta Lake table."""
 
     table_format = "delta"
 

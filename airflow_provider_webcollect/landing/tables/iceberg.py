@@ -1,4 +1,4 @@
-"""Landings as tables of Apache Iceberg: a commit adds the parts in one transaction of the table's catalog.
+"""Landings as Apache Iceberg tables: a commit adds the parts in one transaction of the table's catalog.
 
 The table's properties have the version of the last landing, since snapshots expire. Each commit, also one
 without parts, makes a snapshot on the condition that the table's last one is that which was read, so that
@@ -41,7 +41,7 @@ _RETRIES = "commit.retry.num-retries"
 
 
 class IcebergSnapshot(Snapshot):
-    """A table of Iceberg as it was at one moment."""
+    """An Iceberg table as it was at one moment."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -82,7 +82,7 @@ class IcebergSnapshot(Snapshot):
 
 
 class IcebergFolder(TableFolder):
-    """The folder of a landing that is a table of Iceberg: its location, as its catalog says.
+    """The folder of a landing that is an Iceberg table: its location, as its catalog says.
 
     :param table: the table.
     """

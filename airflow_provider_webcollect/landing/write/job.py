@@ -75,9 +75,9 @@ class Job:
     """A landing: one source, one folder, one run.
 
     :param source: what is read.
-    :param called: what messages call the source.
-    :param folder: of this landing alone.
-    :param run: what it is for; its rows count once, in any of its attempts.
+    :param called: the name of the source for messages.
+    :param folder: the folder that only this landing uses.
+    :param run: the run that lands; its rows count once, in any of its attempts.
     :param run_began: when the run began, with a zone; None if that is not known. A run that is older than
         those that the manifest knows is looked for in the log.
     :param began: when a task that lands several sources began, by ``time.monotonic()``: each of them waits
@@ -159,7 +159,7 @@ class Landed:
     :ivar manifest: what has landed.
     :ivar new: the parts that the run has landed, in any of its attempts, with the profiles of their rows;
         without those that were replaced since.
-    :ivar committed: those that this attempt has committed.
+    :ivar committed: the parts that this attempt has committed.
     :ivar checks: the outcomes of the checks of this run's rows, in any of its attempts.
     :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
@@ -180,8 +180,9 @@ def make_plan(
     :param staged: the drafts of earlier attempts of the run, the last one last.
     :param has_committed: whether an attempt of the run has committed: its result stays, whatever has landed
         since.
-    :return: none if what has landed stays as it is.
-    :raises DestinationTaken: if another source, or another run's rows, must not be changed.
+    :return: no drafts, if the landing stays as it is.
+    :raises DestinationTaken: if the destination has another source, or another run's rows, which must not be
+        changed.
     :raises FormatChanged: if the data to continue has other format options.
     """
     if state is not None:
@@ -219,7 +220,7 @@ def _refuse_another_source(job: Job, state: Manifest) -> None:
         return
     elsewhere = (
         f"; the landing is of the service at {landed.host}, and the connection leads to {job.source.host}. "
-        "Even if both are one service, land at another destination"
+        "Even if both are the same service, land at another destination"
         if landed.is_same_as(msgspec.structs.replace(job.source, host=None))
         else "; give each collection task, or batch of one, a destination of its own"
     )

@@ -1,6 +1,6 @@
 """Decisions on quarantined rows: a person accepts or discards them, by one commit.
 
-Who decides is named, so that a decision whose response was lost is not taken a second time, on other rows.
+A decision names its decider, so that a decider whose response was lost does not decide again, on other rows.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def waiting(landing: Any, commit: int | None = None) -> SetApart:
     """Return the rows that a commit has quarantined, if nobody has decided on them yet.
 
     :param landing: as for :func:`in_review`.
-    :param commit: its number; None for the only one.
-    :raises NothingToReview: if no rows are quarantined, or several commits have quarantined rows. It says who
-        has decided, if that is known.
+    :param commit: the number of the commit; None for the only one.
+    :raises NothingToReview: if no rows are quarantined, or several commits have quarantined rows. The message
+        says who has decided, if that is known.
     :raises DestinationUnreadable: as for :func:`in_review`.
     """
     folder = landing_at(landing)
@@ -80,20 +80,21 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
     Single rows that the landing cannot hold, since they do not fit the types of its columns or its format,
     stay quarantined, from then on by the commit of the decision.
 
-    Rows with which the landing would have begun again take the place of all that has landed. The export is
-    not marked; the next run with ``mark_exported`` marks it.
+    If the landing would have begun again with the rows, they replace all landed rows. The export is not
+    marked; the next run with ``mark_exported`` marks it.
 
     :param landing: as for :func:`in_review`.
-    :param run_id: the Airflow run that has read them; None for any.
+    :param run_id: the id of the Airflow run that has read the rows; None for any.
     :param commit: the number of the commit that has quarantined them; None if it is the only one of the run.
-    :param by: who decides. A second call by the same, about the same run and commit as far as they are named,
-        changes nothing, and returns what the first has accepted. Empty for nobody: then each call decides.
-    :return: what was accepted.
+    :param by: the decider. A second call by the same decider, about the same run and commit as far as they
+        are named, changes nothing, and returns the result of the first call. If it is empty, each call
+        decides.
+    :return: the rows that were accepted.
     :raises NothingToReview: if no such rows are quarantined, or several commits have quarantined such rows.
     :raises PartsMissing: if a file of these rows is missing or damaged; nothing is committed then.
     :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
     :raises UnreadableRow: if the landing can hold none of the rows; nothing is committed then.
-    :raises LogContended: if other landings have committed again and again meanwhile.
+    :raises LogContended: if other landings keep committing meanwhile.
     """
     return _decide(landing_at(landing), "accept", run_id, commit, by)
 
@@ -101,13 +102,14 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
 def discard(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
     """Delete quarantined rows; the landing skips them, and counts them as discarded.
 
-    Rows with which the landing would have begun again are only dropped: the next run reads the source again.
+    If the landing would have begun again with the rows, they are only dropped: the next run reads the source
+    again.
 
     :param landing: as for :func:`in_review`.
     :param run_id: as for :func:`accept`, like ``commit`` and ``by``.
     :param commit: likewise.
     :param by: likewise.
-    :return: what was discarded.
+    :return: the rows that were discarded.
     :raises NothingToReview: as for :func:`accept`.
     :raises LogContended: likewise.
     """
@@ -145,7 +147,7 @@ def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | No
 
 
 def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: int | None) -> SetApart:
-    """Return the rows that are named, or the only ones that wait.
+    """Return the named rows, or the only quarantined ones.
 
     :raises NothingToReview: if there are none, or several.
     """
@@ -172,9 +174,9 @@ def _chosen(folder: Folder, state: Manifest | None, run_id: str | None, number: 
 
 
 def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetApart:
-    """Return what the same decider has decided on before.
+    """Return the rows of an earlier decision by the same decider.
 
-    :raises NothingToReview: if the decision was the other one.
+    :raises NothingToReview: if the earlier decision was the opposite.
     """
     assert earlier.about is not None
     (read,) = commits.commits([earlier.about])
@@ -191,7 +193,7 @@ def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
     :param read: the commit that has quarantined the rows.
     :raises PartsMissing: if a file is not what was written; nothing was committed then.
     :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
-    :raises UnreadableRow: if the landing can hold none of the rows, as their types or its format say.
+    :raises UnreadableRow: if the landing can hold none of the rows, because of its types or its format.
     """
     landing: Landing = read if read.waits_to_replace else state
     written: dict[str, Any] = {"file_format": landing.format, "compression": landing.compression or "none"}

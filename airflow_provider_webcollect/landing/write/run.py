@@ -1,7 +1,7 @@
 """Landings from end to end: read the log, plan, copy, check, append a commit, publish it, mark.
 
 A part becomes visible only when complete, under a unique name, and counts once a commit lists it. A landing
-that finds that another has made the commit of its number reads the log again and plans again.
+whose commit number another landing has taken reads the log again and plans again.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.write.copy import Page
 
 log = logging.getLogger(__name__)
-#: The most failed checks that a message names.
+#: Maximum number of failed checks that a message names.
 _SHOWN = 20
 
 
 def run_job(job: Job) -> Landed:
     """Move the rows of a source to a folder, and return what has landed there.
 
-    A commit of the same run stays unchanged; what an attempt of it has left unfinished is resumed. If there
+    A commit of the same run stays unchanged; the unfinished work of an earlier attempt is resumed. If there
     is nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
 
     :param job: what is landed, where and for which run, see :func:`~.landing.write.job.job_of`.
@@ -64,13 +64,13 @@ def run_job(job: Job) -> Landed:
         has committed.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
-    :raises LogContended: if other landings have committed again and again meanwhile.
+    :raises LogContended: if other landings keep committing meanwhile.
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
     :raises RowsMissing: if the service returned fewer or more rows than it announced, or has other rows by
         now; nothing is marked then.
     :raises ChecksFailed: if a check failed, and ``on_failed_checks`` is ``fail``, or there are no rows that
-        could be quarantined; also for a run whose rows wait since an earlier attempt.
+        could be quarantined; also for a run whose rows have been quarantined since an earlier attempt.
     :raises DestinationUnreadable: if a commit is torn, missing, of a newer version, or contradicts the
         others.
     :raises CastFailed: if a value does not fit its column's type.
@@ -100,7 +100,7 @@ def run_job(job: Job) -> Landed:
 
 
 class _Landing:
-    """A landing on what has landed by now.
+    """One try of a landing, based on the current state of the log.
 
     All methods raise :class:`Conflict` if another landing has committed since.
     """
@@ -158,12 +158,12 @@ class _Landing:
 
     @property
     def _last_missed(self) -> MissingInputs | None:
-        """What the last run of the same DAG run has missed; None if another one has landed since."""
+        """The inputs that the DAG run's last run has missed; None if another run has landed since."""
         missed = self._state.missing_inputs if self._state else None
         return missed if missed and missed.run.is_beside(self._job.run) else None
 
     def _refuse_foreign_files(self) -> None:
-        """Refuse files of others where nothing has landed.
+        """Refuse foreign files in a folder where nothing has landed.
 
         :raises Conflict: if another landing has made them since the log was read.
         """
@@ -196,9 +196,9 @@ class _Landing:
         return itertools.chain(() if first is None else (first,), pages)
 
     def _kept(self, state: Manifest) -> Landed:
-        """Return the result of a landing that leaves what has landed as it is.
+        """Return the result if the landing stays as it is.
 
-        :raises ChecksFailed: if rows of this run wait, and ``on_failed_checks`` is ``fail``.
+        :raises ChecksFailed: if rows of this run are quarantined, and ``on_failed_checks`` is ``fail``.
         """
         job = self._job
         if self._own:
@@ -220,7 +220,7 @@ class _Landing:
         return Landed(manifest, new=self._own_parts, checks=outcomes, missing_inputs=self._missing)
 
     def _commit(self, staging: Staging, scan: SourceScan, outcomes: tuple[CheckOutcome, ...]) -> Landed:
-        """Commit what was read; if it has failed its checks, as rows that wait. Then mark the export."""
+        """Commit the read rows, quarantined if they have failed their checks; then mark the export."""
         job, draft = self._job, staging.draft
         commit = msgspec.structs.replace(
             draft,
@@ -265,7 +265,7 @@ class _Landing:
             return latest
         _confirm(job, draft, scan)
         if scan.latest_total > draft.total:
-            log.info("%s has more rows by now: the next run lands them, and marks.", job.called)
+            log.info("%s has more rows by now: the next run lands them, and marks the export.", job.called)
             return latest
         job.stop.check()
         with span("mark", {}):
@@ -325,7 +325,7 @@ def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFai
     """Return the error for failed checks.
 
     :param outcomes: those that have failed first.
-    :param what: what has become of the rows, and what to do.
+    :param what: the state of the rows, and what to do.
     """
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     more = f"; and {len(outcomes) - _SHOWN} more" if len(outcomes) > _SHOWN else ""
@@ -337,7 +337,7 @@ def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFai
 
 
 def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
-    """Return the error for rows of a run that wait, since it has failed its checks."""
+    """Return the error for the quarantined rows of a run that has failed its checks."""
     # those that have failed first, and then the rules that single rows have broken
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
     rows = f"{counted(apart.rows, 'row')} of commit {apart.commit}"
@@ -346,7 +346,7 @@ def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
 
 
 def _ways(job: Job, apart: SetApart) -> str:
-    """Return what a person can do about rows that wait."""
+    """Return what a person can do about quarantined rows."""
     where = job.folder.as_argument
     if not where.isprintable():
         # pasted into a terminal, a command would control it
@@ -377,7 +377,7 @@ def _confirmed_start(job: Job, scan: SourceScan, starts: Sequence[Commit]) -> Co
 
 
 def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:
-    """Write rows that have come late, and check that these are all rows of the source."""
+    """Write late rows, and check that all rows of the source were read."""
     if job.options.mark_exported and staging.draft.total and not scan.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         staging.write(scan.pages())
@@ -388,7 +388,7 @@ def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:
 def _confirm(job: Job, draft: Commit, scan: SourceScan) -> None:
     """Check that the source still has the rows that were read, and that these are all that it announced.
 
-    It comes before each commit and, since a commit may take long, again before each mark.
+    This runs before each commit and, since a commit may take long, again before each mark.
     """
     scan.check_unchanged(draft.first_page or draft.last_page)
     rows, total = draft.total, scan.count.total
@@ -402,7 +402,7 @@ def land_all(jobs: Mapping[str, Callable[[], object]], at_once: int) -> None:
     If one fails, the others continue. If this is interrupted, for example by a timeout of the task, jobs that
     have not begun are not run; running ones are not waited for, and end when their ``stop`` is set.
 
-    :param jobs: the jobs by the name of what they land.
+    :param jobs: the jobs by the name of their landing.
     :raises SomeFailed: at the end, with all errors, if any have failed.
     """
     errors: dict[str, Exception] = {}

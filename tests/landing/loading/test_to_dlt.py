@@ -32,7 +32,7 @@ def pipeline(folder: Path, destination: Any, dataset: str = "shop") -> Pipeline:
 
 @pytest.fixture
 def in_delta(tmp_path: Path) -> Iterator[Pipeline]:
-    """A pipeline into tables of Delta Lake."""
+    """A pipeline into Delta Lake tables."""
     own = pipeline(tmp_path / "pipelines", dlt.destinations.filesystem(f"file://{tmp_path}/lake"))
     yield own
     if own.is_active:
