@@ -1,7 +1,7 @@
 """The command line, ``webcollect``, see ``docs/reference/command-line.md``.
 
-The modules import neither Airflow nor what sends requests until a command needs it, so that help, and
-commands that only read landings, start at once.
+The modules import neither Airflow nor the client until a command needs it, so that help, and commands that
+only read landings, start at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import signal
 def run() -> int:
     """Run this process's command line and return its exit code.
 
-    An interrupt while the modules are imported ends the process without a traceback, as later ones do.
+    An interrupt while the modules are imported ends the process without a traceback, as a later interrupt
+    does.
     """
     # an interrupt that is ignored, as in a shell's background, stays so
     by_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -35,18 +35,19 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-#: The environment variables of a connection without Airflow begin with this, before an extra's name.
+#: The environment variables of a connection without Airflow are this prefix and the name of an extra.
 PREFIX = "WEBCOLLECT_"
-#: Where :func:`connect` keeps, in a context's ``meta``, how people call the fields of the connection that
-#: errors name, and, without Airflow, an explanation of what the connection is.
+#: Keys of a context's ``meta`` under which :func:`connect` keeps people's names for the fields of the
+#: connection that errors name, and, without Airflow, an explanation of what the connection is.
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 #: The environment variable that names the file of collection tasks, if there is no ``--collection-tasks``;
 #: without both, the file is Airflow's. A context's ``meta`` has the file under the same name.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
-#: Where :func:`resolve_tasks` keeps, in a context's ``meta``, the hint for a task that the service does not
-#: know; empty unless it may be a name, and there is no file of names.
+#: The key of a context's ``meta`` under which :func:`resolve_tasks` keeps the hint for a task that the
+#: service does not know; empty unless the task may be a name and there is no file of names.
 NO_NAME = "webcollect.no_name"
-#: Where :func:`resolve_tasks` keeps :func:`called`, for errors, which are shown after the command has ended.
+#: The key under which :func:`resolve_tasks` keeps :func:`called`, for errors, which are shown after the
+#: command has ended.
 CALLED = "webcollect.called"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
@@ -82,24 +83,24 @@ def connection_options(command: F) -> F:
         envvar=f"{PREFIX}URL",
         show_envvar=True,
         metavar="URL",
-        is_eager=True,  # both are known before a name is looked up
-        help=f"The service's base URL, to go without Airflow. Credentials are environment variables, such as "
+        is_eager=True,  # both options are known before a name is looked up
+        help=f"The service's base URL, without Airflow. Credentials are environment variables, such as "
         f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
     )
     conn_id = click.option(
         "--conn-id",
         metavar="ID",
         is_eager=True,
-        help=f"The Airflow connection; {DEFAULT_CONN_ID} if there is no --url either.",
+        help=f"The Airflow connection; by default {DEFAULT_CONN_ID}, unless --url is given.",
     )
     return conn_id(url(command))
 
 
 def collection_tasks() -> CollectionTasks | None:
-    """Return what the file of collection tasks has; None if the command has none.
+    """Return the entries of the file of collection tasks; None if the command has no file.
 
     :raises InvalidArgument: if the file is wrong.
-    :raises ExtraMissing: if it is that of Airflow, which is not installed.
+    :raises ExtraMissing: if it is Airflow's file, and Airflow is not installed.
     :raises ConnectionIncomplete: likewise, if Airflow cannot start.
     """
     from airflow_provider_webcollect.collection_tasks import OPTION, configured, read_collection_tasks
@@ -118,11 +119,11 @@ def collection_tasks() -> CollectionTasks | None:
 
 
 def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str | Sequence[str]) -> Any:
-    """Return the id, or each id once, of tasks that are given by it or by a name in the file.
+    """Return the id, or each id once, of tasks that are given by id or by a name in the file.
 
     It is the callback of all arguments and options that name tasks.
 
-    :raises InvalidArgument: if a text is empty, or there is a file which does not have it, and it is no UUID.
+    :raises InvalidArgument: if a text is empty, or is neither a UUID nor in the file, and there is a file.
     """
     from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, hint_at_names, task_of
 
@@ -148,7 +149,7 @@ names_option = click.option(
     metavar="FILE",
     callback=lambda context, _, path: context.meta.update({TASKS_FILE: path}),
     expose_value=False,
-    is_eager=True,  # it is known before a name is looked up
+    is_eager=True,  # the file is known before a name is looked up
     help="The file with the names of collection tasks; by default Airflow's file.",
 )
 
@@ -204,12 +205,12 @@ def parse_landing(
 ) -> Location:
     """Return where a landing is.
 
-    :param path: may also begin with ``./`` or ``../``; with a connection, it may be the name of a table of
-        Iceberg.
+    :param path: the path, which may also begin with ``./`` or ``../``; with a connection, it may be the name
+        of an Iceberg table.
     :param conn_id: the Airflow connection of the storage; None for the one in ``path``.
     :param table_format: of a table to land in.
-    :param is_landed: whether the landing is there; its name says then whether it is a table of Iceberg.
-    :raises InvalidArgument: if it may be meant as a folder here or as a bucket, or is wrong.
+    :param is_landed: whether the landing already exists; then its name shows whether it is an Iceberg table.
+    :raises InvalidArgument: if the path could mean a local folder or a bucket, or is wrong.
     """
     if table_format == "iceberg":
         return Location.parse("landing", path, conn_id=conn_id, table_format=table_format)
@@ -227,9 +228,9 @@ def parse_landing(
 def open_location(location: Location, *, is_landed: bool = True) -> Folder:
     """Return the folder of a landing; without a connection, Airflow is not needed.
 
-    :param is_landed: whether it is there; to land in it, a table of Iceberg is made if it is not there.
+    :param is_landed: whether the landing already exists; if not, an Iceberg table to land in is created.
     :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
-    :raises NothingLanded: if it names a table of Iceberg that is not there.
+    :raises NothingLanded: if it names an Iceberg table that does not exist.
     """
     if location.conn_id is not None or location.kind == "iceberg":
         use_airflow()
@@ -244,12 +245,14 @@ def shown_place(location: Location) -> str:
 
 
 def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> ServiceAccess:
-    """Return the way to the service that the options of a command name.
+    """Return the access to the service that a command's options name.
 
-    :param patient: whether the command may take long, and keeps trying if the service cannot be reached.
-    :raises UsageError: if both are on the command line, or the URL has no scheme.
+    :param patient: whether the command may take long, so that it keeps trying if the service cannot be
+        reached.
+    :raises UsageError: if both options are given, or the URL has no scheme.
     :raises ExtraMissing: if Airflow is not installed.
-    :raises ConnectionIncomplete: if Airflow cannot start, or has no such connection, or it has no host.
+    :raises ConnectionIncomplete: if Airflow cannot start, or has no such connection, or the connection has no
+        host.
     :raises InvalidArgument: naming the field, if a field of the connection is invalid.
     """
     context = click.get_current_context()
@@ -283,7 +286,7 @@ def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:
 
 
 def use_airflow() -> None:
-    """Let Airflow find what its database and its secrets backends have, as in its own commands.
+    """Let Airflow look in its database and its secrets backends, as in its own commands.
 
     Without the variable, Airflow treats this process as a task's, and looks in neither.
     """
@@ -305,7 +308,7 @@ def use_airflow() -> None:
 
 
 def _said_by_airflow(error: Exception) -> str:
-    """Return what an error of Airflow says, in one line: those of its database have many."""
+    """Return the text of an error of Airflow in one line; errors of its database have many lines."""
     from sqlalchemy.exc import SQLAlchemyError
 
     message = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -318,7 +321,7 @@ def _said_by_airflow(error: Exception) -> str:
 def from_airflow(conn_id: str, otherwise: str) -> Iterator[None]:
     """Read a connection of Airflow in the block.
 
-    :param otherwise: the option that goes without Airflow.
+    :param otherwise: the option that works without Airflow.
     :raises ConnectionIncomplete: if Airflow has no such connection, or cannot start.
     :raises ExtraMissing: if Airflow is not installed.
     """
@@ -329,8 +332,8 @@ def from_airflow(conn_id: str, otherwise: str) -> Iterator[None]:
         raise
     except Exception as error:  # Airflow has several classes for it
         raise ConnectionIncomplete(
-            f"Airflow cannot provide the connection {conn_id}: {_said_by_airflow(error)}. Name another one, "
-            f"or go without Airflow with {otherwise}"
+            f"Airflow cannot provide the connection {conn_id}: {_said_by_airflow(error)}. Name another "
+            f"connection, or use {otherwise}, which works without Airflow"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The command that writes a first DAG, and the file of collection tasks beside it."""
+"""The command that writes a first DAG and its file of collection tasks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _GIVE_IDS = "Without discovery, give the ids of tasks: webcollect init --id ID"
     "task_ids",
     metavar="ID",
     multiple=True,
-    help="Write this task, in place of the tasks that ran; may be repeated. Nothing is sent.",
+    help="Write this task instead of the tasks that ran; may be repeated. Nothing is sent.",
 )
 @click.option(
     "--destination",
@@ -54,7 +54,7 @@ _GIVE_IDS = "Without discovery, give the ids of tasks: webcollect init --id ID"
 def init(
     folder: str, task_ids: tuple[str, ...], destination: str | None, conn_id: str | None, url: str | None
 ) -> int:
-    """Write a first DAG, and a file of tasks for it.
+    """Write a first DAG and its file of tasks.
 
     FOLDER, by default the current one, gets two files: collection_tasks.yaml has the tasks that ran in the
     last three months, as `discover` writes them; and collect.py has a DAG that collects and lands them every
@@ -92,7 +92,7 @@ def init(
     try:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidArgument("folder", str(place), f"it cannot be made: {error.strerror}") from error
+        raise InvalidArgument("folder", str(place), f"it cannot be created: {error.strerror}") from error
     discovery.write_new({place / TASKS: discovery.as_yaml(tasks), place / DAG: dag})
     tell(f"Wrote {place / TASKS} with {counted(len(tasks), 'task')}, and {place / DAG}. Next:")
     if url is not None and conn_id is None:
@@ -102,7 +102,7 @@ def init(
 
 
 def _refuse_existing(place: Path) -> None:
-    """Raise :class:`.InvalidArgument` if a folder has one of the files, or a DAG of that name."""
+    """Raise :class:`.InvalidArgument` if a folder has one of the files, or a DAG with the same id."""
     taken = [name for name in (TASKS, DAG) if (place / name).exists()]
     for path in sorted(place.glob("*.py")):
         # not all are files: an editor's lock is a link to nothing
@@ -114,7 +114,7 @@ def _refuse_existing(place: Path) -> None:
 
 
 def _refuse_wrong(url: str) -> None:
-    """Raise :class:`.InvalidArgument` if the service cannot have a URL, which may have secrets."""
+    """Raise :class:`.InvalidArgument` if a URL cannot be the service's; it may contain secrets."""
     try:
         Settings(base_url=url)
     except InvalidArgument as error:
@@ -122,7 +122,7 @@ def _refuse_wrong(url: str) -> None:
 
 
 def _checked(destination: str | None) -> str:
-    """Return the destination of all tasks, if each of them gets a folder of its own there."""
+    """Return the destination of all tasks, if it has a folder of its own for each of them."""
     from airflow_provider_webcollect.collection_tasks import CollectionTask, filled
 
     text = destination or f"file://{Path.cwd()}/landed/{{name}}"

@@ -1,4 +1,4 @@
-"""The commands that land rows, and those for what has landed: check, print, query, clean up, decide."""
+"""The commands that land rows, and check, print, query, clean up or decide on landed rows."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ _since_option = click.option(
     "--since",
     type=click.IntRange(min=0),
     metavar="COMMIT",
-    help="Only the rows of later commits than the one of this number, which `land` and `verify` show.",
+    help="Only the rows of commits after this number, which `land` and `verify` show.",
 )
 
 
 _raw_option = click.option(
-    "--raw", is_flag=True, help="Texts of JSON lines and CSV as they are, without their types."
+    "--raw", is_flag=True, help="Keep the texts of JSON lines and CSV, without their types."
 )
 
 
@@ -92,12 +92,13 @@ def _decoded_json(context: click.Context, option: click.Parameter, value: str | 
         raise InvalidArgument(str(option.name), value, f"it must be JSON: {error}") from error
 
 
-#: How options of a landing differ on the command line from their declarations: their names, and the rest.
+#: The options of a landing that differ on the command line from their declarations: their names, and other
+#: settings.
 _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "file_format": (("--format",), {}),
     "columns": (
         ("--column",),
-        {"metavar": "NAME", "help": "Only this one; may be repeated, in order; by default all."},
+        {"metavar": "NAME", "help": "Only this column; may be repeated, in order; by default all."},
     ),
     "column_types": ((), {"metavar": "JSON", "callback": _decoded_json}),
     "mode": (
@@ -110,7 +111,7 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         {
             "metavar": "JSON",
             "callback": _decoded_json,
-            "help": """What the rows must be, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
+            "help": """Conditions for the rows, such as '{"columns": {"price": {"filled": 0.95}}}'.""",
         },
     ),
     "on_failed_checks": (
@@ -135,7 +136,7 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 @click.option(
     "--run-id",
     metavar="NAME",
-    help="A name for this landing: with the same one, a landing that is complete is left as it is.",
+    help="A name for this landing: a complete landing with the same name is left as it is.",
 )
 @declared_options(LandOptions, _DIFFERENCES)
 @storage_option
@@ -156,7 +157,7 @@ def land(
     """Land a task's rows in a folder, exactly once.
 
     DESTINATION is a folder on disk, such as /data/prices or ./prices, or on object storage, such as
-    s3://bucket/prices; or the name of a table of Iceberg, catalog.namespace.table. After an interrupt, the
+    s3://bucket/prices; or the name of an Iceberg table, catalog.namespace.table. After an interrupt, the
     same command resumes after the last part that was recorded. The rows count once they are committed;
     --since of the other commands takes the number of the commit. Quarantined rows wait for `landing accept`
     or `landing discard`; the next landing continues after them.
@@ -205,13 +206,13 @@ def land(
 
 
 def _called(source: Source) -> str:
-    """Return what to call a source: its task has a name if the file of collection tasks has one."""
+    """Return a source as messages name it: its task has a name if the file of collection tasks has one."""
     (task,) = called([source.collection_task_id])
     return str(msgspec.structs.replace(source, collection_task_id=task))
 
 
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
-    """Return the run of a command, and when it began; None if an earlier command may have begun it."""
+    """Return a command's run, and the time when it began; None if an earlier command may have begun it."""
     if run_id:
         return _run(arguments.text("run_id", run_id)), None
     if unfinished := _unfinished_run(folder):
@@ -237,7 +238,7 @@ def _unfinished_run(folder: Folder) -> Run | None:
 
 
 def _until_interrupted(job: Job, stop: Stop) -> Landed:
-    """Land; an interrupt ends the landing where the next command can resume it."""
+    """Land the rows; an interrupt ends the landing where the next command can resume it."""
 
     def end() -> None:
         stop.set()
@@ -264,8 +265,8 @@ def landing() -> None:
 def verify(location: Location, output: str) -> None:
     """Compare all parts with the manifest, and show its facts.
 
-    Compared are presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or damaged, or
-    nothing has landed there; what is wrong is on standard error.
+    The command compares presence, bytes, SHA-256 and number of rows. Exit code 1: a part is missing or
+    damaged, or nothing has landed there; standard error says what is wrong.
     """
     landed = read_landing(open_location(location))
     landed.verify()
@@ -286,7 +287,7 @@ def verify(location: Location, output: str) -> None:
 
 
 def _apart(manifest: Manifest) -> dict[str, Any]:
-    """Return how many rows are quarantined, by which commits, and how many were discarded; None for none."""
+    """Return the numbers of quarantined rows, of their commits, and of discarded rows; None for none."""
     discarded = sum(apart.rows for apart in manifest.set_apart if apart.kind == "discarded")
     return {**_quarantined(manifest.quarantined), "discarded_rows": discarded or None}
 
@@ -300,19 +301,19 @@ def _quarantined(quarantined: Sequence[SetApart]) -> dict[str, Any]:
 
 @landing.command()
 @at_landing
-@click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What a line is about.")
+@click.option("--by", type=click.Choice(["column", "run"]), default="column", help="What each line shows.")
 @_new_only_option
 @_since_option
 @output_option
 def profile(location: Location, by: str, new_only: bool, since: int | None, output: str) -> None:
-    """Show what the rows hold, by column or by run.
+    """Show the contents of the rows, by column or by run.
 
-    No rows are read: the commits have the counts. By column: the rows that have it, the share of all rows in
-    which it is filled (not null, not blank), how many values are numbers, booleans and lists, the characters
-    of the shortest and the longest text, and how many values became null in Parquet since they do not fit
-    their type. By run: in what share of its rows each column is filled.
-    --new-only and --since are for the counts by column. Inputs without a row in the last run, if its landing
-    has checked them, are named on standard error.
+    No rows are read: the commits have the counts. By column: how many rows have the column, the share of all
+    rows in which it is filled (not null, not blank), how many values are numbers, booleans and lists, the
+    characters of the shortest and the longest text, and how many values became null in Parquet since they do
+    not fit their type. By run: the share of its rows in which each column is filled. --new-only and --since
+    are for the counts by column. If the landing of the last run has checked inputs, standard error names the
+    inputs without a row.
     """
     landed = read_landing(open_location(location))
     if by == "run":
@@ -383,8 +384,8 @@ _commit_option = click.option(
 def accept(location: Location, commit: int | None, output: str) -> None:
     """Land quarantined rows as they are.
 
-    `landing verify` shows the numbers of the commits, and `landing cat --quarantined` the rows. Accepted rows
-    get a commit of their own, so that a load of new commits has them.
+    `landing verify` shows the numbers of the commits, and `landing cat --quarantined` shows the rows.
+    Accepted rows get a commit of their own, so that the next load gets them.
     """
     folder = open_location(location)
     apart = review.waiting(folder, commit)
@@ -395,13 +396,14 @@ def accept(location: Location, commit: int | None, output: str) -> None:
 @landing.command()
 @at_landing
 @_commit_option
-@click.option("--yes", is_flag=True, help="Do not ask before: discarded rows cannot be put back.")
+@click.option("--yes", is_flag=True, help="Do not ask first; discarded rows cannot be restored.")
 @output_option
 def discard(location: Location, commit: int | None, yes: bool, output: str) -> None:
     """Delete quarantined rows.
 
-    `landing verify` shows the numbers of the commits, and then how many rows were discarded. The landing
-    skips these rows. If it would have begun again with them, the next run reads the source again.
+    `landing verify` shows the numbers of the commits and, afterwards, how many rows were discarded. The
+    landing skips these rows. If the landing would have begun again with them, the next run reads the source
+    again.
     """
     folder = open_location(location)
     apart = review.waiting(folder, commit)
@@ -412,7 +414,7 @@ def discard(location: Location, commit: int | None, yes: bool, output: str) -> N
 
 
 def _show_evidence(apart: SetApart) -> None:
-    """Say on standard error which rows are decided on, and which checks they have failed."""
+    """Show on standard error which rows the decision is about, and which checks they have failed."""
     tell(f"Commit {apart.commit} has quarantined {counted(apart.rows, 'row')} of run {apart.run.run_id}:")
     for outcome in apart.checks:
         tell(f"  {outcome}")
@@ -433,11 +435,11 @@ def _show_decided(apart: SetApart, output: str) -> None:
 
 
 def _user() -> str:
-    """Return the name of who runs the command."""
+    """Return the name of the user who runs the command."""
     try:
         return getpass.getuser()
     except (ImportError, KeyError, OSError):
-        # such as in a container whose user has no name
+        # for example in a container whose user has no name
         return "unknown user"
 
 
@@ -479,7 +481,7 @@ def cat(
     landed = read_landing(open_location(location), quarantined=quarantined, raw=raw)
     if output == "csv":
         table = landed.to_arrow(new_only, since=since)
-        # as Arrow writes values: 0.0000001, true
+        # as Arrow writes values, such as 0.0000001 and true
         texts = zip(*(column.cast("string").to_pylist() for column in table.columns), strict=True)
         rows = [dict(zip(table.column_names, row, strict=True)) for row in texts]
         show(rows, output, table.column_names, exactly=True)
@@ -499,13 +501,13 @@ def cat(
     type=float,
     default=1.0,
     metavar="SHARE",
-    help="The share of a column's texts that must fit, such as 0.99; by default all.",
+    help="The share of a column's texts that must fit, such as 0.99; by default all must.",
 )
 def types(location: Location, share: float) -> None:
     """Propose types for the columns, as YAML.
 
-    Paste them into `column_types` of the file of collection tasks. Each column gets the narrowest type that
-    fits, with separators and format. Where texts fit in two ways, such as 03/04/2026, a comment has both.
+    The output is for `column_types` in the file of collection tasks. It has the narrowest type that fits each
+    column, with separators and format. If texts can be read in two ways, such as 03/04/2026, a comment has both.
     All rows are read.
     """
     proposed = read_landing(open_location(location)).propose_types(share)
@@ -524,7 +526,7 @@ def types(location: Location, share: float) -> None:
 
 
 def _as_yaml(entry: dict[str, Any]) -> str:
-    """Return a key and its value on one line; what YAML does not take is escaped."""
+    """Return a key and its value on one line; characters that YAML does not have are escaped."""
     text = json.dumps(entry, ensure_ascii=False)
     return (text if text.isprintable() else json.dumps(entry))[1:-1]
 
@@ -540,7 +542,7 @@ def sql(location: Location, query: str, new_only: bool, since: int | None, raw: 
     """Run a query of DuckDB over the landed rows.
 
     The table `landing` has exactly the landed rows. For example "select city, count(*) from landing group by
-    city". The rows must fit into memory, except rows of a table of Delta Lake, which are read as needed.
+    city". The rows must fit into memory, except rows of a Delta Lake table, which are read as needed.
     """
     arguments.encodable("query", query)
     landed = read_landing(open_location(location), raw=raw)
@@ -560,7 +562,7 @@ def _show_relation(relation: DuckDBPyRelation | None, output: str) -> None:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Return names of columns with a number behind those that were there before, which a join has."""
+    """Return names of columns, with a number after each repeated name, which a join may have."""
     unique: list[str] = []
     for name in names:
         numbered = (f"{name}_{number}" for number in itertools.count(2))
@@ -574,13 +576,13 @@ _key_option = click.option(
     metavar="COLUMN",
     multiple=True,
     required=True,
-    help="The column that identifies what a row is about; given several times, all of them together do.",
+    help="The column of the key that identifies a row; may be repeated for a key of several columns.",
 )
 _compare_option = click.option(
     "--compare",
     metavar="COLUMN",
     multiple=True,
-    help="A column that counts as a value, also several times; by default all do.",
+    help="A column whose values are compared; may be repeated; by default all are compared.",
 )
 
 
@@ -589,9 +591,9 @@ _compare_option = click.option(
 @_key_option
 @output_option
 def latest(location: Location, key: tuple[str, ...], output: str) -> None:
-    """Show the newest row of each key, and when it has landed.
+    """Show the newest row of each key, and when it landed.
 
-    Rows without a value in a column of the key are left out. What is shown must fit into memory, and the
+    Rows without a value in a column of the key are left out. The shown rows must fit into memory, and the
     landing's keys into the temporary folder. Times are in UTC.
     """
     _show_relation(read_landing(open_location(location)).latest(key), output)
@@ -614,20 +616,20 @@ def _time(context: click.Context, option: click.Parameter, value: str | None) ->
     "--since",
     type=click.IntRange(min=0),
     metavar="COMMIT",
-    help="What has changed since the commit of this number, which `land` and `verify` show.",
+    help="Show changes since the commit of this number, which `land` and `verify` show.",
 )
-@click.option("--since-run", metavar="RUN", help="What has changed since before the rows of this run.")
+@click.option("--since-run", metavar="RUN", help="Show changes since just before the rows of this run.")
 @click.option(
     "--since-time",
     metavar="TIME",
     callback=_time,
-    help="What has changed since a time, such as 2026-01-31T12:00Z.",
+    help="Show changes since this time, such as 2026-01-31T12:00Z.",
 )
 @_compare_option
 @click.option(
     "--whole-runs",
     is_flag=True,
-    help="Each run collects everything: also show keys that are gone, as a run that passed its checks shows.",
+    help="Each run collects everything: also show the keys that are gone from a run that passed its checks.",
 )
 @output_option
 def changes(
@@ -642,8 +644,8 @@ def changes(
 ) -> None:
     """Show the newest row of each key that is new or has changed.
 
-    It has changed if its values differ from its last row before --since, --since-run or --since-time, one of
-    which is needed. Otherwise as `latest`. Exit code 1: the landing has no rows of the run.
+    A key has changed if its values differ from its last row before --since, --since-run or --since-time, one
+    of which is needed. Everything else is as in `latest`. Exit code 1: the landing has no rows of the run.
     """
     given: list[Any] = [moment for moment in (since, since_run, since_time) if moment is not None]
     if len(given) != 1:
@@ -663,7 +665,8 @@ def changes(
 def history(location: Location, key: tuple[str, ...], compare: tuple[str, ...], output: str) -> None:
     """Show each period in which a key had the same values.
 
-    A period that ends when it begins has landed together with the next one. Otherwise as `latest`.
+    A period that ends when it begins has landed together with the next one. Everything else is as in
+    `latest`.
     """
     _show_relation(read_landing(open_location(location)).history(key, compare=compare or None), output)
 
@@ -682,14 +685,14 @@ def _age(context: click.Context, option: click.Parameter, value: str) -> float:
     metavar="AGE",
     default="1d",
     callback=_age,
-    help="Only files of this age, such as 90m, 12h, 2d; longer than the longest task that lands.",
+    help="Only files of at least this age, such as 90m, 12h, 2d; more than the longest task that lands.",
 )
-@click.option("--yes", is_flag=True, help="Remove them; without it they are only listed.")
+@click.option("--yes", is_flag=True, help="Remove the files; without this option they are only listed.")
 @output_option
 def clean(location: Location, older_than: float, yes: bool, output: str) -> None:
     """List the files that no landing needs; --yes removes them.
 
-    They are left by landings that were interrupted, replaced, or beaten to their commit by another one.
+    Landings leave such files if they are interrupted or replaced, or if another landing commits first.
     Quarantined rows stay.
     """
     folder = open_location(location)
@@ -704,7 +707,7 @@ def clean(location: Location, older_than: float, yes: bool, output: str) -> None
 
 
 def _require_landing(folder: Folder, location: Location) -> None:
-    """Raise :class:`NothingLanded` if a folder has neither commits nor drafts of one."""
+    """Raise :class:`NothingLanded` if a folder has neither commits nor drafts."""
     commits = CommitLog(folder)
     if commits.read() is None and not commits.staged():
         raise NothingLanded(f"nothing has landed at {shown_place(location)}; check the path")

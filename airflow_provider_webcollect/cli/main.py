@@ -1,4 +1,4 @@
-"""The command ``webcollect``, with the exit code of each end."""
+"""The command ``webcollect``, and its exit codes."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def sandbox(options: tuple[str, ...]) -> int:
     return main(options, "webcollect sandbox")
 
 
-#: How messages that know no names call a task.
+#: A task in messages that do not know its name.
 _ID = re.compile(r"\btask ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
-#: Exit codes besides 0 and that of an interrupt; click's own code for wrong usage is 2 too.
+#: Exit codes besides 0 and the code of an interrupt; click's own code for wrong usage is 2 too.
 NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 
 
@@ -84,7 +84,7 @@ landing.add_command(dbt_source)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are written to standard error.
 
-    :param arguments: those of the command line, without the program; None for this process's.
+    :param arguments: the arguments of the command line, without the program; None for this process's.
     """
     if sys.stderr is None:
         sys.stderr = io.StringIO()
@@ -139,7 +139,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _called(words: Sequence[str]) -> click.Command:
-    """Return the command that the words of a command line call; its groups have no options with values."""
+    """Return the command that a command line calls, from its words; groups have no options with values."""
     command: click.Command = webcollect
     for word in words:
         if isinstance(command, click.Group):
@@ -148,14 +148,14 @@ def _called(words: Sequence[str]) -> click.Command:
 
 
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
-    """Return an error's message; an argument has the name that a person types."""
+    """Return an error's message, with arguments named as a person types them."""
     if not isinstance(error, InvalidArgument):
         return _options_as_typed(str(error), command)
     called, place, rule = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place, error.rule
     for parameter in command.params:
         rule = rule.replace(f"`{parameter.name}`", _typed(parameter))
         if parameter.name == error.name:
-            # of an option that is given several times, the value says which one it is
+            # if an option is given several times, the value shows which one is meant
             is_one = parameter.nargs == 1 and not getattr(parameter, "multiple", False)
             called, place = _typed(parameter), place if is_one else ""
     said = f"{called}{place} is {error.value}; {rule}" if called else str(error)
@@ -180,7 +180,7 @@ def _options_as_typed(said: str, command: click.Command) -> str:
 
 
 def _typed(parameter: click.Parameter) -> str:
-    """Return how a parameter is named on the command line."""
+    """Return the name of a parameter on the command line."""
     if isinstance(parameter, click.Option):
         return parameter.opts[-1]
     return (parameter.metavar or str(parameter.name).upper()).strip("[].")

@@ -1,4 +1,4 @@
-"""Showing results (as a table for people, as JSON or as CSV), asking, and deferring interrupts."""
+"""Showing results (as a table, as JSON or as CSV), asking questions, and deferring interrupts."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 #: The exit code after an interrupt (Ctrl-C).
 INTERRUPTED = 130
-#: The escape sequence that shows a terminal's cursor, which rich hides beside a bar.
+#: The escape sequence that shows a terminal's cursor, which rich hides while it shows a bar.
 _SHOW_CURSOR = b"\x1b[?25h"
 #: Characters between two columns of a table.
 _GAP = 2
-#: The columns of texts that may be broken between words, and the width that they have at least.
+#: The columns whose texts may be broken between words, and their minimum width.
 _WRAPPED = {"name"}
 _NARROW_TEXT = 20
-#: The most rows of a table on a terminal.
+#: Maximum number of rows of a table on a terminal.
 _MOST_ROWS = 20
 #: The columns of numbers that are shares of 1.
 _SHARES = {"succeeded", "filled"}
@@ -54,10 +54,10 @@ output_option = click.option(
 
 
 def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -> Callable[[F], F]:
-    """Return an option for an argument as it is declared: its words or type, its default and its help.
+    """Return an option for an argument, with the words or type, the default and the help of its declaration.
 
     :param declaration: the function of an endpoint, or the struct of options or of an entry.
-    :param names: of the option; by default the name of the argument.
+    :param names: names of the option; by default the name of the argument.
     :param more: other settings of ``click.option``, or settings that replace the declared ones.
     """
     own = declared(declaration)[argument]
@@ -84,7 +84,7 @@ def declared_options(
 
     The command gets ``options``, a dict with those that are given.
 
-    :param differences: how options differ from their declarations: their names, and other settings.
+    :param differences: the options that differ from their declarations: their names, and other settings.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -116,15 +116,15 @@ def show(
     """Print rows to standard output; a table on a terminal has the first of them.
 
     :param output: ``table``, ``json`` (an array of objects) or ``csv`` (with a header).
-    :param columns: the keys of the rows, in order; by default those of the first row.
-    :param exactly: whether times are whole, and a table has all columns under their own names; otherwise it
-        leaves out those without a value.
-    :param whole: whether a terminal too gets all rows, such as those of a change, which nobody can ask for
+    :param columns: the keys of the rows, in order; by default the keys of the first row.
+    :param exactly: whether times are shown in full, and a table has all columns under their own names;
+        otherwise it leaves out columns without a value.
+    :param whole: whether a terminal too gets all rows, such as the results of a change, which cannot be shown
         again.
     """
     columns = columns or [*next(iter(rows), ())]
     if output == "json":
-        # in the order of the others
+        # with the columns in the given order
         rows = [{**dict.fromkeys(columns), **row} for row in rows]
         is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
         text = functools.partial(_text, exactly=exactly)
@@ -148,11 +148,11 @@ def show(
 
 
 def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str:
-    """Return JSON with escapes only for what is not printable, or what the output cannot encode.
+    """Return JSON with escapes only for characters that are not printable, or that the output cannot encode.
 
     Bytes are in Base64; infinity and "not a number", which JSON does not have, are null.
 
-    :param text: makes a text of what is neither a number nor a text, such as a time.
+    :param text: returns a value that is neither a number nor a text, such as a time, as a text.
     :param form: arguments of :func:`json.dumps`.
     """
     plain = json.dumps(_plain(value, text), allow_nan=False, **{"ensure_ascii": False, **form})
@@ -184,7 +184,7 @@ def _print_record(row: Mapping[str, Any], columns: Sequence[str], exactly: bool)
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exactly: bool) -> None:
-    """Print a table whose lines fit into the terminal; columns without room are left out, the last first."""
+    """Print a table whose lines fit into the terminal; if there is no room, the last columns are left out."""
     from rich.cells import cell_len
     from rich.table import Table
 
@@ -223,9 +223,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exac
 
 @contextlib.contextmanager
 def progress(verb: str) -> Iterator[Callable[[int, int], object]]:
-    """Show a bar on a terminal; yield what takes the rows so far and all rows.
+    """Show a bar on a terminal; yield a function that takes the number of rows so far and of all rows.
 
-    :param verb: what is done with the rows.
+    :param verb: the action on the rows, for the bar.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -251,7 +251,7 @@ def _raise_broken_pipe() -> NoReturn:
 
 
 def console(stderr: bool = False) -> Any:
-    """Return rich's console; what is not a terminal gets whole lines, however long."""
+    """Return rich's console; outputs other than terminals get whole lines, however long."""
     from rich.console import Console
 
     made: Any = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
@@ -279,7 +279,7 @@ def log_to_stderr() -> None:
 
 
 def write(data: bytes) -> None:
-    """Write to standard output all of ``data``, which is UTF-8 whatever the terminal's characters are."""
+    """Write all of ``data`` to standard output; it is UTF-8, whatever the terminal's encoding is."""
     left = memoryview(data)
     while left:
         # without a buffer (PYTHONUNBUFFERED), an interrupt can make it write only a part
@@ -289,7 +289,7 @@ def write(data: bytes) -> None:
 def printable(text: str, kept: str = "") -> str:
     """Return a text without characters that would control the terminal.
 
-    :param kept: those that are kept.
+    :param kept: control characters that stay.
     """
     return "".join(
         character if character.isprintable() or character in kept else "\N{REPLACEMENT CHARACTER}"
@@ -298,7 +298,7 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def make_printable(record: logging.LogRecord) -> bool:
-    """Replace what would control the terminal in a log line: a filter, which works with any formatter."""
+    """Replace characters that would control the terminal in a log record: a filter, for any formatter."""
     if isinstance(record.msg, str):
         record.msg, record.args = printable(record.getMessage(), kept="\n"), None
     return True
@@ -330,7 +330,7 @@ def _text(value: Any, exactly: bool) -> Any:
 
 
 def ask(question: str) -> None:
-    """Ask before something that cannot be undone.
+    """Ask before an action that cannot be undone.
 
     :raises Exit: if the answer is no.
     :raises UsageError: if there is no terminal for the question.

@@ -1,4 +1,4 @@
-"""The commands that show what the service has: the states of tasks, their rows, and the token for it."""
+"""The commands that show the states and rows of tasks, and the connection's token."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 #: The days of analytics in which `status` looks for the account's tasks.
 RECENT_DAYS = 30
-#: The most important first: a table leaves out the last ones where it has no room.
+#: The columns of `status`, the most important first: a table without room leaves out the last ones.
 STATUS = ("task", "status", "name", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
 COUNTS = [name for name in RunningCounts.__struct_fields__ if name != "unknown_fields"]
 METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds_per_run", "cost")
@@ -67,8 +67,8 @@ METRICS = ("collected", "rows_without_duplicates", "runs", "succeeded", "seconds
 def status(task_ids: list[str], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
-    What was collected (duplicates count), start, end and sub-tasks are of the latest run. Without ids:
-    the tasks that the account's analytics name for the last 30 days.
+    Collected rows (duplicates count), start, end and sub-tasks are of the latest run. Without ids, the
+    command shows the tasks in the account's analytics of the last 30 days.
 
     Exit code 1: the service does not know one of the tasks.
     """
@@ -86,7 +86,7 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
 
 
 def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:
-    """Show rows of tasks, with the names of the file, otherwise those of the service.
+    """Show rows of tasks, with the names in the file or, if it has none, in the service.
 
     If the file names all of them, a narrow table leaves out the ids: commands take the names.
     """
@@ -98,13 +98,13 @@ def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequenc
 
 
 def status_row(task_id: str, status: TaskStatus | None, name: str | None = None) -> dict[str, Any]:
-    """Return the row of a task for :data:`STATUS`; without a status all but the id and the name is None."""
+    """Return the row of a task for :data:`STATUS`; without a status, all values but id and name are None."""
     facts = _collected(status.overview()) if status else {}
     return dict.fromkeys(STATUS) | {"task": task_id, "name": name} | facts
 
 
 def _collected(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with the rows under a name that says that duplicates count."""
+    """Return facts with ``rows`` under the name ``collected``, since duplicates count."""
     return {"collected" if name == "rows" else name: value for name, value in facts.items()}
 
 
@@ -129,7 +129,7 @@ def capacity(output: str, **where: Any) -> None:
 @click.option("--from", "start", metavar="DATE", help="The first day; by default 30 days ago.")
 @click.option("--to", "end", metavar="DATE", help="The last day; by default today.")
 @click.option(
-    "--by", type=click.Choice(["day", "week", "month"]), help="A row for each; by default one per task."
+    "--by", type=click.Choice(["day", "week", "month"]), help="A line for each; by default one per task."
 )
 @click.option(
     "--task",
@@ -152,7 +152,7 @@ def capacity(output: str, **where: Any) -> None:
     "collection_method",
     type=click.Choice(["cloud", "local", "all"]),
     default="all",
-    help="Only what was collected there.",
+    help="Only rows that were collected there.",
 )
 @connection_options
 @output_option
@@ -168,8 +168,8 @@ def analytics(
 ) -> None:
     """Show rows, runs, success and cost per task.
 
-    `collected` counts duplicates; `succeeded` is a share of the runs. There is a row for each task; with --by
-    one for each task, user, method of collection, and day, week or month.
+    `collected` counts duplicates; `succeeded` is a share of the runs. There is one line for each task; with
+    --by, one for each task, user, collection method, and day, week or month.
     """
     today = datetime.datetime.now(datetime.UTC).date()
     first = start or today - datetime.timedelta(days=RECENT_DAYS)
@@ -197,7 +197,7 @@ def analytics(
 
 
 def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
-    """Return the metrics of a task's rows together."""
+    """Return the metrics of a task's rows, summed up."""
     task_id = rows[0].task_id
     name = AnalyticsRow.names(rows)[task_id]
     return {"task": task_id, "name": name, **_collected(AnalyticsRow.total(rows))}
@@ -210,12 +210,13 @@ def _sum(rows: Sequence[AnalyticsRow]) -> dict[str, Any]:
 def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
     """Write a file of the collection tasks that ran lately.
 
-    They go to standard output, as YAML, each with its id and name, its name in the service, the last day with
-    a run, rows and cost. --merge adds new ones to a file, brings the others up to date but for id and name,
-    and changes nothing else in it. Standard error says what is new, gone (only in the file) or renamed by the
-    service since the last merge.
+    The tasks go to standard output, as YAML, each with its id and name, its name in the service, the last day
+    with a run, rows and cost. --merge adds new tasks to a file, updates the others except for id and name,
+    and changes nothing else in it. Standard error names the tasks that are new, gone (only in the file) or
+    renamed by the service since the last merge.
 
-    What did not run in the last three months cannot be seen, nor tasks of other members of the team.
+    Tasks that did not run in the last three months cannot be seen, nor can tasks of other members of the
+    team.
     """
     from airflow_provider_webcollect import discovery
 
@@ -231,24 +232,25 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
 
 
 log = logging.getLogger(__name__)
-#: Seconds after which a task that the service leaves out, or that is not started, is not followed any more.
+#: Seconds after which a task that the service leaves out, or that is not started, is no longer followed.
 MISSING_TIMEOUT = 60.0
 
 
 @click.command()
 @task_argument("task_ids", metavar="TASK...", nargs=-1, required=True)
-@click.option("--next", "is_next", is_flag=True, help="Follow the run after the one that is shown now.")
+@click.option("--next", "is_next", is_flag=True, help="Follow the run after the current one.")
 @click.option("--every", type=click.FloatRange(min=1), default=5.0, help="Seconds between two queries.")
 @connection_options
 @output_option
 def follow(task_ids: list[str], is_next: bool, every: float, output: str, **where: Any) -> int:
     """Follow runs until they end, and show their last state.
 
-    Each change is a line on standard error: the state, the sub-tasks that have ended, the rows (duplicates
-    count). One status query is for all tasks. Temporary errors of the service are reported, and do not end
-    it. A run that was started in the last minute may not be shown yet: --next waits for it.
+    Each change is a line on standard error: the state, the sub-tasks that have ended, and the rows
+    (duplicates count). All tasks share one status query. Temporary errors of the service are reported and do
+    not end the command. The service may not show a run that was started in the last minute yet: --next waits
+    for it.
 
-    Exit code 1: a run was stopped, or a task is not known, or not started, for a minute; standard error says
+    Exit code 1: a run was stopped, or a task was unknown or not started for a minute; standard error says
     which.
     """
     access = connect(**where)
@@ -345,8 +347,8 @@ def _line(client: Client, name: str, status: TaskStatus) -> str:
 def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where: Any) -> None:
     """Write a task's rows as JSON lines.
 
-    They go to standard output as they come. Standard error has the cursor to continue from at the end.
-    Nothing is marked as exported.
+    The rows go to standard output as they come. At the end, standard error has the cursor from which to
+    continue. Nothing is marked as exported.
     """
     count, left, cursor = 0, 0, offset
     try:
@@ -386,7 +388,7 @@ def _pages(
 def token() -> None:
     """Show or renew a connection's access token.
 
-    All processes of the connection share it. No token is shown.
+    All processes that use the connection share the token. Its text is not shown.
     """
 
 
@@ -398,7 +400,7 @@ def token_status(output: str, **where: Any) -> int:
 
     Nothing is sent.
 
-    Exit code 1: there is none, or it has ended, or it belongs to a credential that was replaced since.
+    Exit code 1: no token is stored, or it has expired, or it belongs to a credential that was replaced since.
     """
     access = connect(**where)
     stored = access.store.load()

@@ -1,4 +1,4 @@
-"""The commands that lead from landings into a warehouse: loads, and what dbt has to know of the tables."""
+"""The commands from landings to a warehouse: loads, and dbt's description of the tables."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.reader import LandedData
     from airflow_provider_webcollect.transfers.warehouses import Warehouse
 
-#: How options of a load differ on the command line from their declarations.
+#: The options of a load that differ on the command line from their declarations.
 _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "primary_key": (
         (),
-        {"metavar": "COLUMN", "multiple": True, "help": "merge: the column of the key, or one of several."},
+        {"metavar": "COLUMN", "multiple": True, "help": "merge: the column of the key; may be repeated."},
     ),
 }
 
@@ -50,7 +50,7 @@ _DIFFERENCES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "--destination",
     type=click.Choice(DESTINATIONS),
     metavar="NAME",
-    help=f"The warehouse, to go without Airflow: {', '.join(DESTINATIONS)}. dlt's own configuration has its "
+    help=f"The warehouse, without Airflow: {', '.join(DESTINATIONS)}. dlt's own configuration has its "
     "credentials, such as the environment variable DESTINATION__POSTGRES__CREDENTIALS.",
 )
 @declared_options(LoadOptions, _DIFFERENCES)
@@ -65,10 +65,10 @@ def load(
 ) -> None:
     """Load a landing into a warehouse, each row once.
 
-    A load adds what has landed since the table's last load, by a command or by an operator. If it fails or is
-    interrupted, run the same command again. Dataset and table are in lower case, and are made if they do not
-    exist; in most warehouses the dataset is a schema. The command needs the extra `dlt`, and dlt's own extra
-    for the warehouse, such as `dlt[postgres]`.
+    A load adds the rows that have landed since the table's last load, by a command or by an operator. If it
+    fails or is interrupted, run the same command again. Dataset and table are in lower case, and are created
+    if they do not exist; in most warehouses the dataset is a schema. The command needs the extra `dlt`, and
+    dlt's own extra for the warehouse, such as `dlt[postgres]`.
     """
     check_table(table)
     chosen = LoadOptions.parse(options)
@@ -117,13 +117,15 @@ _FRESHNESS = {"warn_after": {"count": 36, "period": "hour"}}
 @click.command("dbt-source")
 @click.argument("landings", metavar="LANDING...", nargs=-1, required=True)
 @storage_option
-@click.option("--dataset", metavar="NAME", required=True, help="The dataset of the tables, and the source.")
+@click.option(
+    "--dataset", metavar="NAME", required=True, help="The dataset of the tables; also the name of the source."
+)
 @click.option(
     "--table",
     "tables",
     metavar="NAME",
     multiple=True,
-    help="The table of a landing, once for each, in their order; by default named as its folder.",
+    help="The table of a landing, once for each in the same order; by default the folder's name.",
 )
 @click.option(
     "--collection-tasks",
@@ -141,9 +143,9 @@ def dbt_source(
 ) -> None:
     """Write the YAML of a dbt source for landings.
 
-    Its tables are those that loads of the landings make, with columns, types, descriptions and freshness,
-    which is the time of the last load with new rows. dbt 1.10 or later reads it. The command needs the extra
-    `dlt`.
+    The source has the tables that loads of the landings create, with columns, types, descriptions and
+    freshness, which is the time of the last load with new rows. It requires dbt 1.10 or later. The command
+    needs the extra `dlt`.
     """
     from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 

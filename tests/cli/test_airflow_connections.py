@@ -85,7 +85,7 @@ class TestService:
         run(*command, "--conn-id", "output").refused(
             3,
             "Error: Airflow cannot provide the connection output: The conn_id `output` isn't",
-            "Name another one, or go without Airflow with --url",
+            "Name another connection, or use --url, which works without Airflow",
         )
 
     def test_a_wrong_field_of_a_connection_is_named(self, run: Run, set_connection: SetConnection) -> None:

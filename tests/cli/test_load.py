@@ -201,7 +201,7 @@ def test_a_connection_that_does_not_lead_to_a_warehouse_is_named(
     run(*load).refused(
         3,
         "Airflow cannot provide the connection warehouse",
-        "Name another one, or go without Airflow with --destination",
+        "Name another connection, or use --destination, which works without Airflow",
     )
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "mysql", "password": "hunter2"}))
     ended = run(*load)

@@ -1,4 +1,4 @@
-"""``land --table-format``, and the commands for what has landed in a table of Delta Lake or Iceberg."""
+"""``land --table-format``, and the commands for what has landed in a Delta Lake or Iceberg table."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_table_of_others_is_no_landing(run: Run, table: Path, command: list[st
     run("landing", command[0], table, *command[1:]).refused(1, "nothing has landed")
 
 
-#: A table of Iceberg.
+#: An Iceberg table.
 TABLE = "lake.shop.prices"
 
 
