@@ -59,7 +59,7 @@ WAYS = {
     "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
 }
 FEW_RUNS = 10
-#: Runs of which one writes a checkpoint in the log of a table of Delta Lake.
+#: Runs of which one writes a checkpoint in the log of a Delta Lake table.
 CYCLE = 8
 
 
@@ -156,19 +156,19 @@ def measure(way: str, rows: int, folder: Path) -> None:
 
 
 def delta_table(folder: Path) -> Folder:
-    """Return a table of Delta Lake that is not there yet."""
+    """Return a Delta Lake table that is not there yet."""
     return folder_at(LocalFileSystem(), str(folder / "table"), table_format="delta")
 
 
 def iceberg_table(folder: Path) -> Table:
-    """Return a new table of Iceberg."""
+    """Return a new Iceberg table."""
     from pyiceberg.schema import Schema
 
     return sql_catalog(folder).create_table("shop.prices", Schema())
 
 
 def landing_in_iceberg(bodies: Sequence[bytes], folder: Path) -> int:
-    """Land the rows in a table of Iceberg."""
+    """Land the rows in an Iceberg table."""
     return landing(bodies, IcebergFolder(iceberg_table(folder)))
 
 

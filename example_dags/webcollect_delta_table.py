@@ -1,4 +1,4 @@
-"""Add a task's new rows to a table of Delta Lake, each row once, and count what is new with DuckDB.
+"""Add a task's new rows to a Delta Lake table, each row once, and count what is new with DuckDB.
 
 Needs the extras ``delta`` and ``duckdb`` on workers, and the connection ``webcollect_default``. The table's
 own commit is the landing's: a retry, or clearing either task at any time, adds no row a second time. Prices
