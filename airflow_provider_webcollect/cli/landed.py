@@ -507,8 +507,8 @@ def types(location: Location, share: float) -> None:
     """Propose types for the columns, as YAML.
 
     The output is for `column_types` in the file of collection tasks. It has the narrowest type that fits each
-    column, with separators and format. If texts can be read in two ways, such as 03/04/2026, a comment has both.
-    All rows are read.
+    column, with separators and format. If texts can be read in two ways, such as 03/04/2026, a comment has
+    both. All rows are read.
     """
     proposed = read_landing(open_location(location)).propose_types(share)
     lines = []

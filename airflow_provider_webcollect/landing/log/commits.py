@@ -443,15 +443,16 @@ class Manifest(Landing, frozen=True, kw_only=True):
         """
         return next((record for record in self.history if record.run == run), None)
 
-    def may_lack_commits(self, record: RunRecord) -> bool:
-        """Return whether a run may have commits that its record lacks.
 
-        A run that is no longer among the last may get a new record when a person accepts rows of it.
-        """
-        if len(self.history) < MOST_RECORDS:
-            return False
-        first, decided = record.commits[0], [decision.commit for decision in self.decisions]
-        return first in decided or (len(decided) >= MOST_RECORDS and first < decided[0])
+def may_lack_commits(record: RunRecord, state: Manifest) -> bool:
+    """Return whether a run may have commits that its record lacks.
+
+    A run that is no longer among the last may get a new record when a person accepts rows of it.
+    """
+    if len(state.history) < MOST_RECORDS:
+        return False
+    first, decided = record.commits[0], [decision.commit for decision in state.decisions]
+    return first in decided or (len(decided) >= MOST_RECORDS and first < decided[0])
 
 
 class _Versioned(msgspec.Struct):

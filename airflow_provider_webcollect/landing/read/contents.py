@@ -37,7 +37,7 @@ from airflow_provider_webcollect.landing.formats.reading import (
 )
 from airflow_provider_webcollect.landing.formats.types import made_of
 from airflow_provider_webcollect.landing.formats.writing import Columns
-from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted
+from airflow_provider_webcollect.landing.log.commits import MOST_RECORDS, counted, may_lack_commits
 from airflow_provider_webcollect.landing.options import LoadOptions
 from airflow_provider_webcollect.landing.read.gone import DatedPart, dated_parts, times_of
 from airflow_provider_webcollect.landing.read.gone import whole_runs as whole_runs_of
@@ -560,7 +560,7 @@ class LandedData:
         records = [record for record in self.manifest.history if record.run.run_id == run_id]
         numbers = {number for record in records for number in record.commits}
         is_old = not records and len(self.manifest.history) >= MOST_RECORDS
-        if is_old or any(map(self.manifest.may_lack_commits, records)):
+        if is_old or any(may_lack_commits(record, self.manifest) for record in records):
             numbers = {
                 commit.number for commit in self._commits(self._numbers) if commit.run.run_id == run_id
             }

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.landing.log.commits import (
     Manifest,
     decode,
     encode,
+    may_lack_commits,
 )
 from airflow_provider_webcollect.landing.log.fold import Contradiction, fold
 from airflow_provider_webcollect.landing.log.names import (
@@ -230,7 +231,7 @@ class CommitLog:
         numbers = {number for record in records for number in record.commits}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
         earlier: list[Commit] = []
-        has_record = any(record.run == run and not state.may_lack_commits(record) for record in records)
+        has_record = any(record.run == run and not may_lack_commits(record, state) for record in records)
         if not has_record and len(history) >= MOST_RECORDS:
             oldest = datetime.datetime.fromisoformat(history[0].finished_at)
             if began is None or began <= oldest:
