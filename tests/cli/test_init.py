@@ -121,7 +121,7 @@ def test_an_id_in_other_letters_is_the_same(run: Run, dags: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_refused(run: Run, dags: Path) -> None:
     dags.write_text("")
     run("init", dags).refused(2, "is a file")
-    run("init", dags / "more", "--id", IDS[0]).refused(2, "it cannot be made: Not a directory")
+    run("init", dags / "more", "--id", IDS[0]).refused(2, "it cannot be created: Not a directory")
 
 
 def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: Sandbox, dags: Path) -> None:
