@@ -335,7 +335,7 @@ class TestColumns:
             monkeypatch.delenv("SCHEMA__NAMING", raising=False)
             landing, own = Landing(tmp_path), Database(database.kind, database.address)
             landing.land({first: "1", second: "2"})
-            refused = landing.refused("", own)
+            refused = landing.refused("nothing was loaded", own)
             cures = ["SCHEMA__NAMING=direct" in refused, "`columns`" in refused]
             assert cures == [can_be_kept, not can_be_kept]
             if can_be_kept:
@@ -492,7 +492,7 @@ class TestTypes:
             row = {"n": n, "price_0": price}
             landing.land(row, file_format=file_format, **OVERWRITE)
             if n == "9":
-                landing.refused("", database)
+                landing.refused("nothing was loaded", database)
             else:
                 landing.load(database)
                 assert database.rows("price_0") == [(Decimal(price),)]
