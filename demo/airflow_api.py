@@ -210,7 +210,7 @@ class AirflowApi:
         while not condition():
             self._processes.check()
             if time.monotonic() > deadline:
-                raise AirflowProblem(f"Waited {timeout:.0f} s in vain for {what}; logs are in {self.folder}")
+                raise AirflowProblem(f"Waited {timeout:.0f} s for {what}; logs are in {self.folder}")
             time.sleep(0.2)
 
     def run_state(self, dag_id: str, run_id: str) -> str:

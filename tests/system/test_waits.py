@@ -56,7 +56,7 @@ def test_600_waits_and_a_killed_triggerer(cluster: Cluster, start_service: Start
         ids = start_tasks(service, LONG if is_early else 10 * LONG)
         early[cluster.trigger(DAG_ID, {"conn_id": service.conn_id, "ids": ids})] = is_early
     waits = len(early) * PER_RUN
-    cluster.wait_for(lambda: count(cluster, early, "deferred") == waits, 600, "all waits to be in flight")
+    cluster.wait_for(lambda: count(cluster, early, "deferred") == waits, 1800, "all waits to be in flight")
     seen(f"{waits} in flight after {time.monotonic() - begun:.0f} s")
 
     fewest = fewest_queries(cluster)
