@@ -359,7 +359,7 @@ def test_a_destination_of_its_own_may_name_another_connection(how: dict[str, Any
 
 
 @both
-def test_one_folder_is_refused_also_if_one_entry_alone_names_the_connection(how: dict[str, Any]) -> None:
+def test_one_folder_is_refused_wherever_its_connection_is_named(how: dict[str, Any]) -> None:
     shops = [{"id": "a", "destination": "s3://storage@lake/b"}, {"id": "b"}]
     rule = "collection task 'a'` .* must not be in that of collection task 'b'"
     with pytest.raises(InvalidArgument, match=rule):

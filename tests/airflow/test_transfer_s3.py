@@ -105,7 +105,7 @@ def test_every_row_lands_once_in_a_table(
     assert [s3_storage.fs.exists(uri) for uri in second["uris"]] == [True]
 
 
-def test_the_event_of_a_source_names_the_connection_of_its_own_destination(
+def test_an_event_names_the_connection_of_its_source(
     sandbox: Sandbox, s3_storage: Storage, folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_OTHER", s3_storage.as_connection())

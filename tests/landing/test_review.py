@@ -382,7 +382,7 @@ def test_above_the_share_all_rows_wait(shops: Runs) -> None:
 
 
 @pytest.mark.parametrize("decided", [False, True], ids=["quarantined", "discarded"])
-def test_a_landing_of_quarantined_rows_alone_is_read_as_one_without_rows(shops: Runs, decided: bool) -> None:
+def test_quarantined_rows_alone_are_a_landing_without_rows(shops: Runs, decided: bool) -> None:
     """Also where the first rows that land make the table."""
     shops.land(shop(3, 3), CHECKS, on_failed_checks="quarantine")
     if decided:
