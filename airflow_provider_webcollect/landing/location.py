@@ -69,6 +69,7 @@ class Location(msgspec.Struct, frozen=True):
         value: Any,
         *,
         conn_id: str | None = None,
+        may_differ: bool = False,
         table_format: TableFormat | None = None,
         is_exact: bool = False,
     ) -> Location:
@@ -79,13 +80,14 @@ class Location(msgspec.Struct, frozen=True):
             (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of an Iceberg
             table.
         :param conn_id: the Airflow connection that another argument names; None or an empty text for none.
+        :param may_differ: whether the URL may name another connection, which then takes precedence.
         :param table_format: the format of the table that it is, or will be; None for a folder with a
             manifest.
         :param is_exact: whether the text is not from a template, so that white space around it is kept.
         :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
             names no bucket although the scheme needs one, or is a name that some readers would read as
             another one; if it must be the name of an Iceberg table, and is not; or if two connections are
-            named.
+            named, unless ``may_differ``.
         """
         if table_format is not None:
             arguments.one_of("table_format", table_format, get_args(TableFormat))
@@ -112,13 +114,19 @@ class Location(msgspec.Struct, frozen=True):
         bucket = _BUCKET.match(url["rest"]) if url and extra else None
         # Azure's own URLs are abfss://container@account.dfs.core.windows.net/folder
         named = bucket["conn_id"] if bucket and not (extra == "azure" and "." in bucket["bucket"]) else None
-        if conn_id and named and conn_id != named:
+        if conn_id and named and conn_id != named and not may_differ:
             raise InvalidArgument("object_storage_conn_id", conn_id, f"{text} names another connection")
-        return cls(table_format or "folder", text, conn_id or named or None)
+        return cls(table_format or "folder", text, named or conn_id or None)
 
     @classmethod
     def parse_landed(
-        cls, argument: str, value: Any, *, conn_id: str | None = None, is_exact: bool = False
+        cls,
+        argument: str,
+        value: Any,
+        *,
+        conn_id: str | None = None,
+        may_differ: bool = False,
+        is_exact: bool = False,
     ) -> Location:
         """Return a landing's location, as :meth:`parse` does; an Iceberg table is recognized by its name.
 
@@ -126,7 +134,14 @@ class Location(msgspec.Struct, frozen=True):
         """
         is_table = is_iceberg_name(value)
         table_format: TableFormat | None = "iceberg" if is_table else None
-        return cls.parse(argument, value, conn_id=conn_id, table_format=table_format, is_exact=is_exact)
+        return cls.parse(
+            argument,
+            value,
+            conn_id=conn_id,
+            may_differ=may_differ,
+            table_format=table_format,
+            is_exact=is_exact,
+        )
 
     def child(self, argument: str, *names: str | None) -> Location:
         """Return the folder of a source inside this one; different names give different folders.
@@ -380,5 +395,5 @@ def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None
     )
     for (opener, outer, other), (opened_by, inner, index) in itertools.pairwise(ordered):
         if opener == opened_by and inner.startswith(outer):
-            rule = f"its folder must not be in that of {names[-other]}; give one its own `destination`"
+            rule = f"its folder must not be in the folder of {names[-other]}; give one its own `destination`"
             raise InvalidArgument(names[-index], locations[-index].text, rule)

@@ -159,9 +159,9 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
         )
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
-        message = hook.client.send(self._call()).message
-        is_append = arguments.parse("is_append", arguments.Flag, self.is_append)
-        done = "Appended to" if is_append else "Replaced all values of"
+        call = self._call()
+        message = hook.client.send(call).message
+        done = "Appended to" if (call.body or {})["isAppend"] else "Replaced all values of"
         self.log.info("%s step %s; number of values: %d.", done, self.action_id, len(self.loop_items))
         return {
             "collection_task_id": self.collection_task_id,

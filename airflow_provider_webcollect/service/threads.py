@@ -120,7 +120,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_alive() -> Iterator[None]:
-    """Make the end of the process wait for the block, whichever thread runs it."""
+    """Make the end of the process wait for the block, in any thread."""
     left = threading.Event()
     threading.Thread(target=left.wait, name="webcollect-keep", daemon=False).start()
     try:

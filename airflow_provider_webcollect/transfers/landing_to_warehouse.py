@@ -189,11 +189,9 @@ class WebCollectLoadOperator(BaseOperator):
         own = {option: value for option, value in source.items() if option not in _OWN}
         called = None if name is None else id_or_name("collection_task_name", name)
         given = {option: getattr(self, option) for option in LoadOptions.__struct_fields__}
-        conn_id = self.object_storage_conn_id
-        if self.sources is not None:
-            # a source may name a connection of its own
-            conn_id = Location.parse_landed("landing", landing).conn_id or conn_id
-        location = Location.parse_landed("landing", landing, conn_id=conn_id)
+        location = Location.parse_landed(
+            "landing", landing, conn_id=self.object_storage_conn_id, may_differ=self.sources is not None
+        )
         return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -420,9 +420,9 @@ def _events_of(
     for summary in summaries:
         if asset := landing_asset(summary["destination"]):
             # a source may name a connection of its own
-            conn_id = Location.parse_landed("destination", summary["destination"]).conn_id
-            named = {"object_storage_conn_id": conn_id} if conn_id else {}
-            own[asset.uri] = LandingEvent(**{**connections, **named}, **summary)
+            location = Location.parse_landed("destination", summary["destination"])
+            conn_id = location.conn_id or connections["object_storage_conn_id"]
+            own[asset.uri] = LandingEvent(**{**connections, "object_storage_conn_id": conn_id}, **summary)
     return event, own
 
 

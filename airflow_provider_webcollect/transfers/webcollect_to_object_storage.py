@@ -442,13 +442,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         conn_id = self.object_storage_conn_id
         if self.table_format == "iceberg":
             conn_id = arguments.text("iceberg_conn_id", self.iceberg_conn_id)
-        table_format = self.table_format or None
-        if argument != "destination" and table_format != "iceberg":
-            # a source may name a connection of its own
-            conn_id = Location.parse(argument, value, table_format=table_format).conn_id or conn_id
-        return supported(
-            argument, Location.parse(argument, value, conn_id=conn_id, table_format=table_format)
+        table_format, is_own = self.table_format or None, argument != "destination"
+        location = Location.parse(
+            argument, value, conn_id=conn_id, may_differ=is_own, table_format=table_format
         )
+        return supported(argument, location)
 
     def _options(self, target: Target) -> SourceOptions:
         given = {name: getattr(self, name) for name in SourceOptions.__struct_fields__}

@@ -225,7 +225,7 @@ def _address(landing: object) -> str:
 def _text(value: Any) -> str | None:
     if value is None:
         return None
-    # those of Parquet may also be decimals, dates and times
+    # values of Parquet may also be decimals, dates and times
     is_json = isinstance(value, bool | int | float | list | dict)
     text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     return shortened(text, MOST_CHARACTERS)

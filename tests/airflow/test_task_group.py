@@ -361,7 +361,7 @@ def test_a_destination_of_its_own_may_name_another_connection(how: dict[str, Any
 @both
 def test_one_folder_is_refused_wherever_its_connection_is_named(how: dict[str, Any]) -> None:
     shops = [{"id": "a", "destination": "s3://storage@lake/b"}, {"id": "b"}]
-    rule = "collection task 'a'` .* must not be in that of collection task 'b'"
+    rule = "collection task 'a'` .* must not be in the folder of collection task 'b'"
     with pytest.raises(InvalidArgument, match=rule):
         make_group(make_dag(), collection_tasks=shops, object_storage_conn_id="storage", **how)
 
@@ -504,7 +504,7 @@ class TestSelection:
         ({"destination": "s3://lake/a"}, "`destination` is 's3://lake/a'; it must have {name} or {id} in"),
         (
             {"collection_tasks": [*SHOPS, {"id": "d", "destination": "s3://lake/Shop~_search/old"}]},
-            "`collection task 'd'` is 's3://lake/Shop~_search/old'; .* in that of .*'Shop search'",
+            "`collection task 'd'` is 's3://lake/Shop~_search/old'; .* in the folder of .*'Shop search'",
         ),
         (
             {"collection_tasks": [{"id": "a", "name": "商" * 29}]},

@@ -108,7 +108,9 @@ def test_folders_in_one_another_are_named_in_any_order(seed: int) -> None:
     ]
     random.Random(seed).shuffle(sources)
     tasks = [source["collection_task_id"] for source in sources]
-    rule = f"its folder must not be in that of sources[{tasks.index('a')}]; give one its own `destination`"
+    rule = (
+        f"its folder must not be in the folder of sources[{tasks.index('a')}]; give one its own `destination`"
+    )
     with pytest.raises(InvalidArgument) as refused:
         sourced(sources)
 

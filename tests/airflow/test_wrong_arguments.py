@@ -208,7 +208,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     (
         "transfer into iceberg",
         {"sources": ONE_TABLE, "collection_task_id": None},
-        r"\[[01]\]`.*must not be in that of",
+        r"\[[01]\]`.*must not be in the folder of",
     ),
     ("transfer into iceberg", {"sources": ["a"], "collection_task_id": None}, r"\[0\].destination` is None"),
     ("transfer into iceberg", {"destination": "shop.prices"}, "is named catalog.namespace.table"),

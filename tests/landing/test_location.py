@@ -80,7 +80,7 @@ def test_a_wrong_text_is_refused_with_its_rule(value: Any, rule: str) -> None:
 )
 def test_folders_overlap_however_they_are_written(outer: str, inner: str) -> None:
     locations = [Location.parse("sources", text) for text in (outer, inner)]
-    with pytest.raises(InvalidArgument, match="its folder must not be in that of"):
+    with pytest.raises(InvalidArgument, match="its folder must not be in the folder of"):
         refuse_overlaps(["one", "two"], locations)
     refuse_overlaps(["one", "two"], [locations[0], Location.parse("sources", f"{outer}-2")])
 

@@ -289,7 +289,7 @@ class LandedData:
         parts = self.parts(new_only, since=since)
         require("pyarrow", "parquet", "a table of Arrow")
         table = self._reader.joined(table for part in parts for table in self.tables_of(part))
-        # without parts of JSON lines, the columns are those of the landing's other parts
+        # without parts of JSON lines, the table has the columns of the landing's other parts
         return table if table.num_columns else self._reader.schema_of(self.table_columns).empty_table()
 
     def to_duckdb(
@@ -392,7 +392,7 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the changes since a moment: the newest row of each key that is new or has other values.
 
-        The former values of a key are those of its last row that was committed by then. The relation has the
+        The former values of a key are in its last row that was committed by then. The relation has the
         columns of :meth:`latest` and, before ``landed_at``, ``change``, which is ``new`` or ``changed``. A
         key whose values have changed and changed back is left out. Arguments and errors that are not
         described here are as in :meth:`latest`.
