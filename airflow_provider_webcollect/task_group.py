@@ -86,6 +86,11 @@ _SETTING = {
     "set_missing_inputs": WebCollectSetMissingInputsOperator,
     "restore_loop_items": WebCollectUpdateTaskParametersOperator,
 }
+#: Arguments that the group itself reads, and that ``default_args`` may have, by the ids of the tasks.
+_READ = {
+    "land": ("checks", "object_storage_conn_id", "skip_if_nothing_new", "table_format"),
+    "load": ("primary_key",),
+}
 
 
 class _Part(msgspec.Struct, frozen=True):
@@ -208,6 +213,10 @@ class WebCollectTaskGroup(TaskGroup):
             "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
             "load": {**_arguments("load", load)},
         }
+        defaults = {**self.dag.default_args, **self.default_args}
+        for task_id, names in _READ.items():
+            usual = {name: defaults[name] for name in names if name in defaults}
+            self._given[task_id] = {**usual, **self._given[task_id]}
         # each load has a table of its own
         self._table = self._given["load"].pop("table", None)
         self._loads = load is not None

@@ -366,6 +366,27 @@ def test_one_folder_is_refused_wherever_its_connection_is_named(how: dict[str, A
         make_group(make_dag(), collection_tasks=shops, object_storage_conn_id="storage", **how)
 
 
+@both
+@pytest.mark.parametrize("of_the_dag", [True, False])
+def test_default_args_count_as_arguments(how: dict[str, Any], of_the_dag: bool) -> None:
+    def make(defaults: dict[str, Any], **options: Any) -> WebCollectTaskGroup:
+        dag = make_dag(default_args=defaults if of_the_dag else {})
+        return make_group(dag, default_args={} if of_the_dag else defaults, **{**how, **options})
+
+    shops = [{"id": "a", "destination": "s3://storage@lake/b"}, {"id": "b"}]
+    with pytest.raises(InvalidArgument, match="must not be in the folder of collection task 'b'"):
+        make({"object_storage_conn_id": "storage"}, collection_tasks=shops)
+
+    make({"table_format": "iceberg"}, destination="lake.shops.{name}", collection_tasks=["a", "b"])
+
+    keyed = {"primary_key": "url", "write_disposition": "merge"}
+    make(keyed, load={**LOAD, "table": "shops.all"})
+
+    inputs = {"checks": {"inputs": {"column": "word"}}}
+    group = make(inputs, collection_tasks=[{"id": "a", "loop_items": ITEMS}], retry_missing_inputs=1)
+    assert any(task.task_id.endswith("set_missing_inputs") for task in group)
+
+
 class TestAsATaskGroup:
     @both
     def test_it_takes_the_arguments_of_one(self, how: dict[str, Any]) -> None:
