@@ -170,9 +170,15 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def storage(self) -> tuple[str, str]:
-        """The connection and the address: two connections may lead to different buckets of the same name."""
+        """The connection and the address, equal for two texts of one place.
+
+        Two connections may lead to different buckets of the same name. Schemes such as ``s3`` and ``s3a`` are
+        names of one store.
+        """
         conn_id = self.conn_id or self._host.rpartition("@")[0]
-        return conn_id if self.bucket else "", self.asset_uri
+        store = STORAGE_EXTRAS.get(self.scheme)
+        address = f"{store}://{self.bucket}/{self.key}" if store else self.asset_uri
+        return conn_id if self.bucket else "", address
 
     @property
     def key(self) -> str:

@@ -104,7 +104,7 @@ class WebCollectLoadOperator(BaseOperator):
     :param sources: several landings, instead of the arguments above: dicts of ``landing``, ``table`` and, as
         needed, ``collection_task_name`` and the options below, which replace the operator's. They are loaded
         one after another; if one fails, the others are still loaded. With ``replace`` or ``scd2``, each needs
-        a table of its own. (templated)
+        a table of its own; a landing can be in a table only once. (templated)
     :param write_disposition: ``append`` (default): the table gets each row of the landing; ``merge``: only
         the latest row of each key; ``replace``: only the rows of this landing, all of which each load writes
         again; ``scd2``: each row with the period in which snapshots had it, for landings that are snapshots
@@ -173,6 +173,7 @@ class WebCollectLoadOperator(BaseOperator):
             return [self._load_of({name: getattr(self, name) for name in _OWN})]
         refuse_beside("sources", self, _OWN)
         loads, claims = list[_Load](), Claims()
+        places = dict[tuple[tuple[str, str], str], str]()
         for index, source in enumerate(arguments.items("sources", self.sources)):
             place = f"sources[{index}]"
             if not isinstance(source, Mapping):
@@ -180,6 +181,9 @@ class WebCollectLoadOperator(BaseOperator):
             with arguments.inside(place):
                 load = self._load_of(source)
                 claim_table(claims, place, "table", load.table, _ALONE.get(load.options.write_disposition))
+                if (first := places.setdefault((load.location.storage, load.table), place)) != place:
+                    rule = f"{first} loads it into the same table"
+                    raise InvalidArgument("landing", load.location.text, rule)
                 loads.append(load)
         return loads
 

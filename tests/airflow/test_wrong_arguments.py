@@ -241,6 +241,11 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"sources": [LOADED, {**LOADED, "landing": "s3://b/c", "write_disposition": "replace"}]},
         r"\[1\]: table` is 'a.b'; sources\[0\] has the same table: write_disposition='replace'",
     ),
+    (
+        "load of many",
+        {"sources": [LOADED, {**LOADED, "landing": f"{LOADED['landing']}/".replace("s3:", "s3a:")}]},
+        r"\[1\]: landing` is 's3a://.*'; sources\[0\] loads it into the same table",
+    ),
     ("verify", {"destination": ""}, ""),
     ("accept", {"decision": "keep"}, ""),
     ("accept", {"commit": None, "decision": "discard"}, ""),

@@ -76,7 +76,14 @@ def test_a_wrong_text_is_refused_with_its_rule(value: Any, rule: str) -> None:
 
 @pytest.mark.parametrize(
     ("outer", "inner"),
-    [("s3://c@b/p", "s3://c@b/p/q/"), ("/data", "file:///data/a"), ("gs://b", "gs://b/p"), ("/a", "/a/")],
+    [
+        ("s3://c@b/p", "s3://c@b/p/q/"),
+        ("/data", "file:///data/a"),
+        ("gs://b", "gs://b/p"),
+        ("/a", "/a/"),
+        ("s3a://b/p", "s3://b/p/q"),
+        ("gs://b", "gcs://b/p"),
+    ],
 )
 def test_folders_overlap_however_they_are_written(outer: str, inner: str) -> None:
     locations = [Location.parse("sources", text) for text in (outer, inner)]
