@@ -44,7 +44,11 @@ def test_it_runs_once_for_each_day(airflow: RealAirflow, sandbox: Sandbox, landi
         return dag_runs
 
     def wait_for_runs(consumer: str, count: int) -> None:
-        airflow.wait_for(lambda: len(runs(consumer)) >= count, PATIENCE, f"{count} runs of {consumer}")
+        # until a run has started, Airflow 3.3.2 cannot list the events that have created it
+        def are_started() -> bool:
+            return len([run for run in runs(consumer) if run["start_date"]]) >= count
+
+        airflow.wait_for(are_started, PATIENCE, f"{count} runs of {consumer}")
 
     def shops_of(run: dict[str, Any]) -> dict[str, int]:
         path = f"dags/whole_day/dagRuns/{run['dag_run_id']}/upstreamAssetEvents"
