@@ -180,7 +180,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
     :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for the
-        connection in ``destination``, or the storage's default credentials.
+        connection in ``destination``, or the storage's default credentials. With several sources, the
+        address of a manifest may name another connection.
     :ivar destination: the folder as it was given; with several sources, the folder of them all.
     :ivar rows: the number of rows of the landing or, if it is incremental, of this run; ``bytes`` and
         ``parts`` likewise; with several sources, the sums.

@@ -211,7 +211,7 @@ def _opened(manifest: str, conn_id: str | None) -> Iterator[Folder]:
     if not _turns.acquire(timeout=PATIENCE):
         raise StorageError("other requests wait for a storage that does not answer; try again later")
     try:
-        location = Location.parse_landed("landing", manifest, conn_id=conn_id)
+        location = Location.parse_landed("landing", manifest, conn_id=conn_id, may_differ=True)
         yield location.open_landed(connections_of(location))
     finally:
         _turns.release()

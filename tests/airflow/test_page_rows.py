@@ -249,12 +249,14 @@ class TestDecisions:
         assert person.decide(decision="delete", **quarantined)[0] == 422
         assert len(in_review(landing.destination)) == 1
 
-    def test_a_landing_that_cannot_be_reached_is_told(self, events: Events) -> None:
-        place = {"object_storage_conn_id": "missing", "manifest": "s3://bucket/gone/_manifest.json"}
+    # the URL of one of several sources may name another connection than all sources have
+    @pytest.mark.parametrize(("landing", "used"), [("s3://b/gone", "all"), ("s3://own@b/gone", "own")])
+    def test_a_landing_that_cannot_be_reached_is_told(self, events: Events, landing: str, used: str) -> None:
+        place = {"object_storage_conn_id": "all", "manifest": f"{landing}/_manifest.json"}
         events.add_event(landed_a(**place, rows=0, waiting=[rows_waiting(3, now())]), now())
         for route in ("waiting", "rows"):
-            status, said = Visitor(events, "admin").get(route, landing="s3://bucket/gone", commit=3)
-            assert (status, "'missing'" in said, "s3://bucket/gone" in said) == (502, True, True)
+            status, said = Visitor(events, "admin").get(route, landing=landing, commit=3)
+            assert (status, f"no connection {used!r}" in said, landing in said) == (502, True, True), said
 
 
 class TestEvidence:
