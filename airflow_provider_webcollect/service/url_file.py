@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from airflow_provider_webcollect.service.arguments import items
 from airflow_provider_webcollect.service.endpoints import UrlFile
-from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument
+from airflow_provider_webcollect.service.errors import FileUnreadable, InvalidArgument, WebCollectError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,8 +22,11 @@ MAX_FILE_BYTES = 64 * 1024 * 1024
 #: Maximum size of a line in bytes; a longer line is not a URL.
 MAX_LINE_BYTES = 64 * 1024
 #: The errors of opening a file that mean a wrong file; ``ValueError`` is for a closed file, or a text that is
-#: no path.
-_WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError, ValueError)
+#: no path, ``ImportError`` for a storage whose library is missing. Storages raise ``PermissionError`` also if
+#: credentials have expired: a retry gets new ones.
+_WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError, ValueError)
+#: What cannot be in a URL, but between two of them on a line.
+_BETWEEN = re.compile(r"\t|\s\S+://")
 
 
 def url_file(source: Any) -> UrlFile:
@@ -50,9 +54,12 @@ def url_file(source: Any) -> UrlFile:
 def url_list(urls: Iterable[str]) -> UrlFile:
     """Check URLs and return them as a file ready for upload; white space around a URL is not sent.
 
-    :raises InvalidArgument: if there is no URL, or, naming the entry, if one is blank or not an http(s) URL.
+    :raises InvalidArgument: if there is no URL, or there are more bytes than a file may have; or, naming the
+        entry, if one is blank or not an http(s) URL.
     """
-    return _upload("urls.txt", items("urls", urls, _url))
+    file = _upload("urls.txt", items("urls", urls, _url))
+    _check_size("urls", f"{file.count} URLs", file.content)
+    return file
 
 
 def _url(argument: str, url: object) -> bytes:
@@ -77,16 +84,19 @@ def _check(argument: str, line: bytes) -> None:
     if not url.strip():
         raise InvalidArgument(argument, "", "no line may be blank")
     scheme, separator, rest = url.partition("://")
-    usable = separator and rest and scheme.lower() in {"http", "https"} and len(url.splitlines()) == 1
+    has_host = bool(separator) and rest[:1] not in {"", "/", "?", "#"}
+    is_one = len(url.splitlines()) == 1 and not _BETWEEN.search(url)
     # white space of other scripts is left around it, such as a no-break space
-    if not usable or url != url.strip():
+    if not (has_host and is_one and scheme.lower() in {"http", "https"}) or url != url.strip():
         raise InvalidArgument(argument, url[:100], "it must be one http(s) URL")
 
 
 def _name(source: Any) -> str:
     """Return the last part of the source's path, as the file name for the service's logs."""
     path = getattr(source, "path", None) or getattr(source, "name", None) or source
-    return Path(path).name if isinstance(path, str | os.PathLike) else "urls.txt"
+    name = Path(path).name if isinstance(path, str | os.PathLike) else "urls.txt"
+    # a disk's name may be no text
+    return name.encode(errors="replace").decode()
 
 
 def _read(source: Any) -> bytes:
@@ -94,19 +104,22 @@ def _read(source: Any) -> bytes:
     try:
         with _file_of(source) as file:
             text = _all_of(file)
-    except InvalidArgument:
+    except WebCollectError:
         raise
     except _WRONG_FILE as error:
         raise InvalidArgument("file", _name(source), f"it must be readable ({error})") from error
-    except OSError as error:
+    except Exception as error:  # storages have errors of their own
         message = f"the file of URLs cannot be read: {error or type(error).__name__}"
         raise FileUnreadable(message) from error
     if not isinstance(text, bytes):
         raise InvalidArgument("file", source, "it must be opened in binary mode")
-    if len(text) > MAX_FILE_BYTES:
-        rule = f"it must be at most {MAX_FILE_BYTES // 1024**2} MiB"
-        raise InvalidArgument("file", _name(source), rule)
+    _check_size("file", _name(source), text)
     return text.removeprefix(codecs.BOM_UTF8)
+
+
+def _check_size(argument: str, value: str, content: bytes) -> None:
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidArgument(argument, value, f"it must be at most {MAX_FILE_BYTES // 1024**2} MiB")
 
 
 def _all_of(file: BinaryIO) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import io
+import os
 import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,13 +144,21 @@ def test_each_url_is_sent_with_a_line_feed_whatever_is_around_it(
 class Troubled(io.BytesIO):
     """A file on a storage that fails."""
 
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
     def read(self, size: int | None = -1) -> bytes:
-        raise TimeoutError("the storage does not answer")
+        raise self._error
 
 
-def test_a_storage_failure_is_retryable_and_no_wrong_argument() -> None:
+class LibraryError(Exception):
+    """An error of a storage's library, which is no ``OSError``."""
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, LibraryError, PermissionError])
+def test_a_storage_failure_is_retryable_and_no_wrong_argument(kind: type[Exception]) -> None:
     with pytest.raises(FileUnreadable, match="the storage does not answer") as failure:
-        url_file(Troubled())
+        url_file(Troubled(kind("the storage does not answer")))
     assert not failure.value.permanent
 
 
@@ -164,6 +173,10 @@ def test_a_storage_failure_is_retryable_and_no_wrong_argument() -> None:
         (b"https://a.example\xc2\xa0\n", "`file, line 1` is 'https://a.example\\xa0'; it must be one http"),
         (b"a.example\n", "`file, line 1` is 'a.example'"),
         (b"https://\n", "`file, line 1` is 'https://'"),
+        (b"https:///a\n", "`file, line 1` is 'https:///a'; it must be one http(s) URL"),
+        (b"http://?a\n", "`file, line 1` is 'http://?a'"),
+        (b"https://a.example https://b.example\n", "`file, line 1`"),
+        (b"https://a.example\ta title\n", "`file, line 1`"),
         (b"https://a.example\rhttps://b.example\r", "`file, line 1`"),
         (b"\xef\xbb\xbf\xef\xbb\xbfhttps://a.example\n", "`file, line 1` is '\\ufeffhttps://a.example'"),
         (b"https://a.example\n\xef\xbb\xbfhttps://b.example\n", "`file, line 2` is '\\ufeffhttps://b"),
@@ -193,7 +206,14 @@ def test_a_line_of_the_greatest_length_is_taken(path: Path) -> None:
     assert url_file(path).count == 1
 
 
-@pytest.mark.parametrize("name", ['a "b".txt', "a\nb.txt", "ü 自行车.txt", "a;b=c.txt"])
+def test_a_blank_may_be_in_a_url(path: Path) -> None:
+    path.write_bytes(b"https://a.example/a b?c=d e\n")
+    assert url_file(path).count == url_list(["https://a.example/a b?c=d e"]).count == 1
+
+
+@pytest.mark.parametrize(
+    "name", [os.fsdecode(b"caf\xe9.txt"), 'a "b".txt', "a\nb.txt", "ü 自行车.txt", "a;b=c.txt"]
+)
 def test_a_file_may_have_any_name(client: Client, sandbox: Sandbox, tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(TEXT)
     client.send(endpoints.replace_urls(demo.TASK_ID, url_file(tmp_path / name)))
@@ -237,6 +257,9 @@ def test_a_too_large_file_is_refused_before_it_is_read(path: Path, monkeypatch: 
     def check() -> None:
         with pytest.raises(InvalidArgument, match=r"`file` is 'urls.txt'; it must be at most 5 MiB"):
             url_file(path)
+
+    with pytest.raises(InvalidArgument, match=r"`urls` is '120000 URLs'; it must be at most 5 MiB"):
+        url_list([line.decode()] * 120_000)
 
     assert peak_of(check) < 2 * module.MAX_FILE_BYTES
 
