@@ -502,7 +502,9 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
         )
     if response.status == 429:
         return TooManyRequests("there is no error envelope", **_facts(response))
-    if response.status == 401 and challenge.startswith("bearer") and not response.body.strip():
+    # a gateway's page may come with any challenge
+    is_page = response.body.lstrip().startswith(b"<")
+    if response.status == 401 and challenge.startswith("bearer") and not is_page:
         return TokenRejected("the service rejected the credential and gave no reason", **_facts(response))
     if response.status == 422 and of_data_app:
         text = response.body[:MOST_SHOWN].decode(errors="replace")

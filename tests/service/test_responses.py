@@ -187,11 +187,14 @@ class TestEnvelope:
             ({}, b""),
         ],
     )
-    def test_a_401_without_a_body_rejects_by_challenge(self, headers: dict[str, str], body: bytes) -> None:
+    def test_a_401_without_an_envelope_rejects_by_challenge(
+        self, headers: dict[str, str], body: bytes
+    ) -> None:
         assert type(refusal(STATS, body, 401, **headers)) is errors.MalformedResponse
         for challenge in ("Bearer", 'bearer realm="a", error="invalid_token"'):
-            error = refusal(STATS, b" \n", 401, www_authenticate=challenge)
-            assert type(error) is errors.TokenRejected
+            for text in (b" \n", b'{"title": "Unauthorized", "status": 401}'):
+                error = refusal(STATS, text, 401, www_authenticate=challenge)
+                assert type(error) is errors.TokenRejected
 
     def test_a_data_app_error_without_retryable_goes_by_its_status(self) -> None:
         error: dict[str, Any] = {"error": {"code": "x", "category": "internal", "message": "m"}}
