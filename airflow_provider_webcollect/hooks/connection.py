@@ -16,7 +16,7 @@ import msgspec
 
 from airflow_provider_webcollect.hooks.connection_fields import FIELDS, MASKS, PREFIX, Field, read_boolean
 from airflow_provider_webcollect.service import endpoints
-from airflow_provider_webcollect.service.call import make_context
+from airflow_provider_webcollect.service.call import is_sendable, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import (
     ConnectionIncomplete,
@@ -78,7 +78,8 @@ def read_connection(connection: Connection, extra: Any, origin: str = "") -> Web
     """
     extras = _without_prefix(extra)
     values = _values(extras)
-    standard_fields = {"login": connection.login, "password": connection.password}
+    login = connection.login and connection.login.strip()
+    standard_fields = {"login": login, "password": connection.password}
     masked = tuple(sorted(name for name, value in {**extras, **standard_fields}.items() if value in MASKS))
     if masked:
         log.warning(
@@ -153,6 +154,12 @@ def _value(field: Field, value: Any) -> Any:
         raise InvalidArgument(f"extra {field.name}", value, rule, as_text=summary) from None
     if field.web_page and not _is_web_page(converted):
         raise InvalidArgument(f"extra {field.name}", converted, "it must be an http(s) URL")
+    if field.secret and not is_sendable(converted):
+        rule = (
+            "it must have no space, line end or other character that is invalid in a header: copy it again "
+            "(in a URI, write + as %2B)"
+        )
+        raise InvalidArgument(f"extra {field.name}", value, rule, as_text=_in_words(value))
     return converted
 
 
@@ -180,14 +187,21 @@ def _is_web_page(url: str) -> bool:
 
 
 def _base_url(connection: Connection) -> str:
-    """Return the main service's base URL; a host without a scheme gets the one in ``schema``, or https."""
+    """Return the main service's base URL; a host without a scheme gets the one in ``schema``, or https.
+
+    :raises InvalidArgument: if ``schema`` is another one. In a URI it is the path behind the host.
+    """
     host = (connection.host or "").strip()
     if not host:
         raise ConnectionIncomplete(
             f"the connection {connection.conn_id} has no host: set it to the service's base URL"
         )
+    schema = (connection.schema or "https").strip().lower()
+    if schema not in {"http", "https"}:
+        rule = "it must be http or https; a path belongs to the host (in a URI, with / as %2F)"
+        raise InvalidArgument("schema", connection.schema, rule)
     if "://" not in host:
-        host = f"{connection.schema or 'https'}://{host}"
+        host = f"{schema}://{host}"
     scheme, _, rest = host.partition("://")
     place, slash, path = rest.partition("/")
     try:
@@ -226,6 +240,9 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
 def _prove(connection: WebCollectConnection) -> str:
     from airflow.providers.common.compat.sdk import mask_secret
 
+    own = connection.credentials
+    if own.datahub_api_key and not (own.can_get_tokens or own.api_key):
+        return "The key of the data-app service was not tried, since each call with it deprecates an app."
     credentials = _without_refresh_token(connection)
     has_refresh_token = bool(connection.credentials.refresh_token)
     # few retries, since a person waits for the result

@@ -59,6 +59,13 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: What to do about errors of the data-app service, which has an address and a key of its own.
+DATA_APP_ADVICE: dict[type[WebCollectError], str] = {
+    TokenRejected: "Put a valid key into the connection extra `datahub_api_key`.",
+    RedirectRefused: "Set the connection extra `datahub_url` to the service's real address.",
+    ServiceUnreachable: "Check the connection extra `datahub_url`, the network and the proxy settings.",
+    MalformedResponse: "If this persists, the connection extra `datahub_url` is probably wrong.",
+}
 #: Attempts at a page that may be too large, before half of it is requested.
 TRIES_PER_SIZE = 3
 #: Attempts at a page before a cursor that does not advance is an error.
@@ -357,9 +364,14 @@ def _authorization(call: Call[Any], credentials: Credentials, token: str | None)
             return {"x-api-key": _sendable("api_key", str(credentials.api_key))}
 
 
+def is_sendable(secret: str) -> bool:
+    """Return whether a credential is valid in a header."""
+    return secret.isascii() and secret.isprintable() and " " not in secret
+
+
 def _sendable(name: str, secret: str) -> str:
     """Return ``secret`` if it is valid in a header; otherwise an HTTP library's error would show it."""
-    if secret.isascii() and secret.isprintable() and " " not in secret:
+    if is_sendable(secret):
         return secret
     raise ConnectionIncomplete(
         f"the {name} has a space, a line end or another character that is invalid there: copy it again"
@@ -406,6 +418,8 @@ def result_of(
     except WebCollectError as error:
         _forget_frames(error, handled)
         error.endpoint = call.endpoint.name
+        if _is_of_data_app(call):
+            error.advice = DATA_APP_ADVICE.get(type(error), error.advice)
         if isinstance(error, NotFound):
             if call.task_id:
                 # the missing object may be a group or a step

@@ -152,7 +152,10 @@ class Client:
         """
         began, settings = time.monotonic(), self.context.settings
         adapter = self._adapter(request)
-        prepared = _prepared(request)
+        try:
+            prepared = _prepared(request)
+        except Exception as error:
+            raise NotConnected from error
         self.stop.check()
         response = adapter.send(
             prepared,
@@ -397,21 +400,25 @@ class _TimedReader(io.RawIOBase):
         super().close()
 
 
+#: The environment variables that name certificate authorities, as requests and OpenSSL read them.
+_CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 
 
 def trust(url: str, settings: Settings) -> ssl.SSLContext:
     """Return the context that verifies TLS connections to ``url``; for http it trusts no certificates.
 
-    :raises InvalidArgument: if the file or folder of certificate authorities does not exist.
+    :raises InvalidArgument: if the file or folder of certificate authorities does not exist, naming the
+        setting, or the environment variable.
     :raises TlsError: if it has no certificate authorities.
     """
     from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
-    chosen = settings.ca_file or os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("SSL_CERT_FILE")
+    named = {"ca_file": settings.ca_file, **{name: os.environ.get(name) for name in _CA_VARIABLES}}
+    source, chosen = next(((name, path) for name, path in named.items() if path), ("", None))
     bundle = Path(chosen or DEFAULT_CA_BUNDLE_PATH)
     if not bundle.exists():
-        raise InvalidArgument("ca_file", chosen, "there must be such a file on this machine")
+        raise InvalidArgument(source, chosen, "there must be such a file on this machine")
     if not url.startswith("https:"):
         # loading the certificate authorities takes tens of milliseconds
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

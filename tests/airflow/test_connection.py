@@ -84,6 +84,33 @@ def test_a_host_that_is_no_base_url_is_refused(read: Any, host: str | None, said
     assert "very-secret" not in f"{refusal.value!r} {refusal.value}"
 
 
+def test_a_path_behind_the_host_of_a_uri_is_refused(read: Any) -> None:
+    with pytest.raises(InvalidArgument, match="`schema` is 'gateway/v2'; it must be http or https; a path"):
+        read("webcollect://https://api.example.com/gateway/v2?access_token=x")
+    encoded = read("webcollect://https%3A%2F%2Fapi.example.com%2Fgateway?access_token=x")
+    assert encoded.settings.base_url == "https://api.example.com/gateway"
+
+
+def test_white_space_around_a_login_is_left_out(read: Any) -> None:
+    assert (
+        read(login=" demo\n", password=" a b ").credentials
+        == read(login="demo", password=" a b ").credentials
+    )
+
+
+@pytest.mark.parametrize("name", ["refresh_token", "access_token", "api_key", "datahub_api_key"])
+def test_a_key_with_white_space_is_refused_and_not_shown(read: Any, name: str) -> None:
+    for value in ("very secret", "very\nsecret", "very-söcret"):
+        with pytest.raises(
+            InvalidArgument, match=f"`extra {name}` is a string of 11 .*: copy it again"
+        ) as refusal:
+            read(extra={name: value})
+        assert value not in f"{refusal.value!r} {refusal.value}"
+    # a plus is a space in a URI
+    with pytest.raises(InvalidArgument, match=r"write \+ as %2B"):
+        read(f"webcollect://api.example.com/?{name}=ab+cd")
+
+
 def test_a_uri_says_the_same_as_json(read: Any) -> None:
     extra = {"refresh_token": "a/token+&=?", "read_timeout": "30", "api_key_everywhere": "true"}
     query = "&".join(f"{name}={quote(value, safe='')}" for name, value in extra.items())
@@ -338,6 +365,7 @@ def test_a_page_is_no_service(answer: Any, sandbox: Sandbox, credential: str, st
         ),
         ({"extra": {"api_key": "mistyped"}}, False, "The service refused the API key"),
         ({"extra": {}}, False, "the connection has no credential"),
+        ({"extra": {"datahub_api_key": "k"}}, True, "The key of the data-app service was not tried"),
         ({"extra": {"read_timeout": "soon"}}, False, "extra read_timeout"),
         ({"host": "http://127.0.0.1:9"}, False, "no connection to http://127.0.0.1:9 ("),
         ({"schema": "https"}, False, " does not use TLS ("),

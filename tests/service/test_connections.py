@@ -97,6 +97,18 @@ class TestCredentials:
         assert refusal.value.status == 401
         assert len(sandbox.control.requests()) == 1
 
+    def test_a_wrong_key_of_the_data_app_service_is_named(self, on_clock: Connect, sandbox: Sandbox) -> None:
+        client = on_clock(credentials=Credentials(datahub_api_key="wrong"))
+        with pytest.raises(
+            errors.TokenRejected, match="valid key into the connection extra `datahub_api_key`"
+        ):
+            client.send(DEPRECATE)
+
+    def test_a_host_that_is_no_name_is_no_unknown_outcome(self, on_clock: Connect) -> None:
+        client = on_clock(base_url="https://*.example.com", retries=Retries(attempts=1))
+        with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host"):
+            client.send(endpoints.copy_task("t"))
+
     def test_two_rejected_tokens_in_a_row_end_no_call(self, on_clock: Connect, sandbox: Sandbox) -> None:
         sandbox.control.fail(STATS, times=2, status=401)
         client = on_clock(
@@ -193,9 +205,14 @@ class TestTls:
         with serving(lambda _: COUNTS, context) as server, pytest.raises(errors.TlsError):
             on_clock(base_url=server.url, ca_file=str(tmp_path / authorities)).send(CALL)
 
-    def test_a_missing_file_of_authorities_is_named(self, on_clock: Connect, sandbox: Sandbox) -> None:
+    def test_a_missing_file_of_authorities_is_named(
+        self, on_clock: Connect, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         with pytest.raises(errors.InvalidArgument, match="`ca_file` is '/no/such/file'"):
             on_clock(ca_file="/no/such/file").send(CALL)
+        monkeypatch.setenv("SSL_CERT_FILE", "/no/such/file")
+        with pytest.raises(errors.InvalidArgument, match="`SSL_CERT_FILE` is '/no/such/file'"):
+            on_clock().send(CALL)
         assert sandbox.control.requests() == []
 
     def test_a_request_before_a_broken_tls_is_uncertain(self, on_clock: Connect, tmp_path: Path) -> None:
