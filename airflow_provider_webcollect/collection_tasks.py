@@ -49,6 +49,8 @@ _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.I
 _TYPED = {"checks", "is_append", "rows", "cost"} | {
     name for name, option in arguments.declared(SourceOptions).items() if option.kind in {bool, int, float}
 }
+#: Keys within these whose values are texts, unless they are mappings, as of a column of this name.
+_TEXTS = {"values", "pattern", "column", "action_id"}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
 _NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 #: Files that were read, each with its version and with its entries or the error in it.
@@ -489,8 +491,10 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
             key = str(key_node.value)
             if key in values:
                 raise wrong(key_node, key, "the mapping has this key already")
+            is_mapping = isinstance(value_node, yaml.MappingNode)
             is_flag = key == "load" and isinstance(value_node, yaml.ScalarNode)
-            values[key] = _plain(path, value_node, seen, is_typed or is_flag or key in _TYPED)
+            may_be_typed = is_typed and (is_mapping or key not in _TEXTS)
+            values[key] = _plain(path, value_node, seen, may_be_typed or is_flag or key in _TYPED)
         return values
     assert isinstance(node, yaml.ScalarNode)
     if node.tag.endswith(":null"):

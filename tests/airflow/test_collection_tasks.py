@@ -53,6 +53,21 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
         "  checks: {rows: {min: 3, min_of_usual: 0.5}, missing_columns: fail}\n",
         {"options": {"checks": {"rows": {"min": 3, "min_of_usual": 0.5}, "missing_columns": "fail"}}},
     ),
+    "texts of checks": (
+        "  checks:\n    columns: {country: {values: [DE, NO]}, size: {values: [2.50, 010], pattern: 1+}}\n"
+        "    inputs: {column: NO, action_id: 0123}\n",
+        {
+            "options": {
+                "checks": {
+                    "columns": {
+                        "country": {"values": ["DE", "NO"]},
+                        "size": {"values": ["2.50", "010"], "pattern": "1+"},
+                    },
+                    "inputs": {"column": "NO", "action_id": "0123"},
+                }
+            }
+        },
+    ),
     "options of the landing": (
         "  columns: [url, 2024]\n  page_size: 500\n  mark_exported: yes\n  whole_runs_key: url\n"
         "  file_format: parquet\n  column_types: {2024: float64}\n  compression: none\n",
