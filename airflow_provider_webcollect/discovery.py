@@ -50,6 +50,8 @@ Differences = dict[str, list[dict[str, str]]]
 _UPDATED = ("service_name", "last_run", "rows", "cost")
 #: The keys of a new entry.
 _WRITTEN = ("id", "name", *_UPDATED)
+#: Blank lines and comments at the end; an indented comment is about an entry.
+_COMMENTS = re.compile(r"(?:^(?:#.*|[ \t]*)\r?\n)+\Z", re.MULTILINE)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
 
 
@@ -224,6 +226,9 @@ def _merged(
             at = end
     # before anything that follows the list: the defaults, or YAML's end marker
     end = nodes.end_mark.index if nodes else len(text)
+    if nodes and text[end:].strip() and (comments := _COMMENTS.search(text, 0, end)):
+        # they are about what follows
+        end = comments.start()
     merged = "".join([*pieces, text[at:end]])
     if new:
         lines = textwrap.indent(as_yaml([*new.values()]), " " * (nodes.start_mark.column if nodes else 0))

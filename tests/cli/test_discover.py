@@ -54,7 +54,7 @@ FORMS = {
             "name: shop\n": "name: shop\n  last_run: 'DAY'\n  cost: COST\n",
             "old\n": "shop\n",
             "rows: 4": "rows: ROWS",
-            "# of all\n": "# of all\nNEW",
+            "# of all\n": "NEW# of all\n",
         },
     ),
     "values of several lines, and none": (
