@@ -178,7 +178,9 @@ class SourceOptions(LandOptions, frozen=True, kw_only=True, dict=True):
         if options.whole_runs_key:
             if options.mode == "full":
                 raise InvalidArgument("whole_runs_key", values["whole_runs_key"], INCREMENTAL_ALONE)
-            key_columns("whole_runs_key", options.whole_runs_key, options.columns or None)
+            # columns that are made of others are the landing's, too
+            known = options.columns and (*options.columns, *options.format.column_types)
+            key_columns("whole_runs_key", options.whole_runs_key, known or None)
         return options
 
 

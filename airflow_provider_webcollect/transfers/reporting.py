@@ -159,8 +159,11 @@ class LandingReport(Observer):
 
         self.changes, source = None, self.called
         try:
-            # without types: if a text did not fit its type, nothing would be counted
-            landed = read_landing(folder, raw=True)
+            # without types: if a text did not fit its type, nothing would be counted; but columns that are
+            # made of others come with their types
+            source_of = self.options.format.source_of
+            is_raw = all(name == source_of(name) for name in self.options.whole_runs_key)
+            landed = read_landing(folder, raw=is_raw)
             self.changes = landed.count_changes(self.options.whole_runs_key, self.run.run_id)
         except Exception as error:
             self.log.warning("%s: new, changed and gone keys are not counted: %s", source, error)

@@ -132,6 +132,14 @@ def test_a_source_may_name_a_connection_of_its_own() -> None:
     )
 
 
+def test_whole_runs_may_be_compared_by_a_column_that_is_made(sandbox: Sandbox, destination: str) -> None:
+    task = sandbox.control.add_task(rows=[{"link": "/1"}, {"link": "/2"}], lots=[2])["task_id"]
+    link = {"type": "url", "from": "link", "base": "https://shop.example/"}
+    options = {"columns": ["link"], "column_types": {"url": link}, "whole_runs_key": "url"}
+    result = execute(make_transfer(destination, {"task_id": task}, mode="incremental", **options))
+    assert result["changes"] == {"new": 2, "changed": 0, "gone": 0}
+
+
 def test_each_source_lands_with_its_own_options(sandbox: Sandbox, destination: str) -> None:
     rows = [{"url": url, "price": "3.5"} for url in ("a", "b")]
     tasks = [sandbox.control.add_task(rows=rows, lots=[2])["task_id"] for _ in range(2)]
