@@ -180,7 +180,7 @@ class ValueRules:
         """Return the rules that rows break, by the index of the row."""
         broken: dict[int, list[str]] = defaultdict(list)
         unread, columns = self._decoded(batch)
-        if self._of_inputs:
+        if self._of_inputs and len(unread) < len(batch):
             self._look_at_inputs(columns[-1])
         read: Sequence[int] = range(len(batch))
         if unread:

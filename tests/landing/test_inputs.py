@@ -214,6 +214,11 @@ class TestOutcome:
         assert (landed.manifest.rows, missing(landed)) == (2, ["cocoa"])
         assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'; 1 row of no input"
 
+    def test_a_page_of_rows_that_cannot_be_read_has_no_inputs(self, shop: Shop) -> None:
+        not_an_object: Any = ["tea"]
+        landed = shop.land([not_an_object], {"rows": {"max_wrong": 0.9}, **CHECK})
+        assert verdict(landed) == "skipped: 1 row cannot be decoded"
+
     def test_without_new_rows_all_are_missing(self, shop: Shop) -> None:
         shop.land(rows("tea", "coffee", "cocoa"))
         landed = shop.next()
