@@ -35,6 +35,7 @@ SITES: dict[str, dict[str, tuple[list[str], Any]]] = {
         "price": (["1\u202f299,00 €", "19,90 €"], {**MONEY, "decimal": ",", "thousands": " "}),
         "date": (["3 août 2026", "14 févr. 2026"], {"format": "%d %b %Y", "locale": "fr"}),
         "stock": (["oui", "non"], {"type": "bool", "true": ["oui"], "false": ["non"]}),
+        "old_price": (["1\u202f049,00 €", "5 000,00 €"], {**MONEY, "decimal": ",", "thousands": " "}),
     },
     "a French list": {"model": (["A4", "A5", "A6"], None), "year": (["2024", "2025"], "int64")},
     "a Spanish portal": {
@@ -110,6 +111,8 @@ def test_ambiguous_texts_get_both_readings(tmp_path: Path, texts: list[str], rea
     [
         ["8.1.29", "8.2.20", "10.11.12"],
         ["$1.2M", "$900K", "$5"],
+        ["$.99", "$1.49"],
+        ["030 1234", "040 1235"],
         ["1,5 Mio. €", "900 Tsd. €"],
         ["T-Shirt 22,90 €", "Hose 19,90 €"],
         ["+34 612 345 678", "+34 612 345 679"],
@@ -168,6 +171,20 @@ def test_a_share_of_the_texts_may_be_something_else(tmp_path: Path) -> None:
     found = proposed(tmp_path / "2", {"x": texts}, 0.95)["x"]
     assert found.type == {**MONEY, "decimal": ","}
     assert (found.values, found.share, found.misfits) == (100, 0.96, ("auf Anfrage", "?", "-"))
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([*["22,90 €"] * 95, "1.299,00 €", "1.399,00 €"], {**MONEY, "decimal": ",", "thousands": "."}),
+        ([*map(str, range(95)), "1.5", "2.5"], "decimal(18,1)"),
+    ],
+)
+def test_of_types_the_one_that_most_texts_fit_is_proposed(
+    tmp_path: Path, texts: list[str], expected: Any
+) -> None:
+    found = proposed(tmp_path, {"x": [*texts, "?"]}, 0.95)["x"]
+    assert (found.type, found.misfits) == (expected, ("?",))
 
 
 def test_columns_of_all_parts_count(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ POLISH_DAY = {"type": "date32", "format": "%d %B %Y", "locale": "pl"}
 JAPANESE_DAY = {"type": "date32", "format": "%Y年%m月%d日"}
 TIGHT_DAY = {"type": "date32", "format": "%Y%m%d"}
 CLOCK = {"type": "timestamp", "format": "%m/%d/%Y %I:%M %p"}
+HOUR = {"type": "timestamp", "format": "%m/%d/%Y %I%p"}
 SECONDS = {"type": "timestamp", "format": "%d.%m.%Y %H:%M:%S.%f"}
 ZONED = {"type": "timestamptz", "format": "%d.%m.%Y %H:%M %z"}
 BERLIN = {"type": "timestamptz", "format": "%d.%m.%Y %H:%M", "timezone": "Europe/Berlin"}
@@ -124,7 +125,9 @@ _NUMBERS: list[tuple[Any, ...]] = [
     (DOLLAR, price("22.90"), "22.90 USD"),
     (DOLLAR, price("1299"), "$1,299.00", "US$ 1,299"),
     (DOLLAR, price("500"), "Rs. 500"),
-    (DOLLAR, WRONG, "1.299,00 $"),
+    # a decimal mark behind a sign, but not behind a word
+    (DOLLAR, WRONG, "1.299,00 $", "$.99", "US$.99"),
+    (decimal(currency=True), price("50"), "Rs.50"),
     (SWISS, price("1299"), "CHF 1'299.–"),
     (SWISS, price("1299.50"), "CHF 1’299.50"),
     (SWISS, price("22.90"), "Fr. 22.90"),
@@ -162,6 +165,7 @@ _TIMES: list[tuple[Any, ...]] = [
     (CLOCK, datetime.datetime(2026, 8, 3, 0, 5), "8/3/2026 12:05 a.m."),
     (CLOCK, datetime.datetime(2026, 8, 3, 12, 5), "8/3/2026 12:05 pm"),
     (CLOCK, WRONG, "8/3/2026 13:05 pm", "8/3/2026 00:05 am", "8/3/2026 01:05"),
+    (HOUR, datetime.datetime(2026, 8, 3, 15), "8/3/2026 3pm", "08/03/2026 03PM"),
     (SECONDS, datetime.datetime(2026, 8, 3, 10, 11, 12, 500000), "03.08.2026 10:11:12.5"),
     (SECONDS, datetime.datetime(2026, 8, 3, 10, 11, 12, 1), "03.08.2026 10:11:12.000001"),
     (SECONDS, WRONG, "03.08.2026 24:00:00.0"),

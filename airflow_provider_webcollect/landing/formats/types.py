@@ -325,6 +325,9 @@ def sign_of(kind: ColumnType, before: str, after: str) -> str | None:
         if letter in _SIGNS and (is_inside or before[index + 1 : index + 2].isspace()):
             return None
     if kind.currency:
+        if before.endswith(".") and unicodedata.category(before[-2:-1] or " ") == "Sc":
+            # the decimal mark of `$.99`
+            return None
         cents = re.match(f"{re.escape(kind.marks[0])}[-\u2013\u2014]+", after)
         before, after = _without_words(before), _without_words(after[cents.end() :] if cents else after)
     return None if after.strip() else _SIGNS.get(before.strip())
@@ -401,7 +404,7 @@ def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
         else:
             # without anything in between, two numbers have all of their digits
             beside = {*letters[max(0, index - 1) : index], *letters[index + 1 : index + 2]}
-            least = "2" if beside & {*_DIRECTIVES} else "1,2"
+            least = "2" if beside & {*_DIRECTIVES} - {"p", "z"} else "1,2"
             pattern += f"(?P<{letter}>{_DIRECTIVES[letter].replace('1,2', least)})"
     groups = ("b" if letter == "B" else letter for letter in letters if letter)
     return DateFormat(f"(?i)^{pattern}$", months, frozenset(groups))

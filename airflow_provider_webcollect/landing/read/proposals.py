@@ -21,7 +21,7 @@ from airflow_provider_webcollect.landing.formats.types import (
     column_type,
     names_of,
 )
-from airflow_provider_webcollect.landing.formats.values import arrow_type, parse
+from airflow_provider_webcollect.landing.formats.values import arrow_type, parse, unsanitized
 
 _WORDS = ("true false", "yes no", "ja nein", "oui non", "sí no", "si no", "sim não", "ja nee", "tak nie")
 _MARKS = ((".", None), (",", None), (".", ","), (",", "."), (",", " "), (".", " "), (".", "'"))
@@ -35,8 +35,9 @@ _OTHER = r"[^\p{L}\p{Sc}]*"
 #: An amount of money: a number and one currency, perhaps after a word for `from`. Other words, such as a word
 #: for millions, would be dropped.
 _MONEY = rf"^((?i:ab|from|desde|dès|od|vanaf)\s+)?{_OTHER}(({_CURRENCIES})\.?|[A-Z]{{0,2}}\p{{Sc}}){_OTHER}$"
-#: A number with zeros in front, or with a plus sign, is a code or a telephone number.
-_CODE = r"(^|[^\p{Nd}.,'\x{2019}])[0\x{ff10}\x{0660}\x{06f0}]\p{Nd}|^\s*[+]"
+#: A number with zeros in front, or with a plus sign, is a code or a telephone number. Zeros behind a mark or
+#: a blank may begin a group of thousands.
+_CODE = r"(^\s*|[^\p{Nd}\s\p{Z}.,'\x{2019}][\s\p{Z}]*)[0\x{ff10}\x{0660}\x{06f0}]\p{Nd}|^\s*[+]"
 _UNIT = r"^[-+]?[0-9][0-9., ]*(?P<unit>\s*[^0-9\s\p{Z}.,'+-][^0-9]*)$"
 #: Letters behind a number that change it, or make it something else than an amount.
 _NO_UNITS = {"am", "pm", "mio", "mln", "mrd", "tsd", "tys", "bn"}
@@ -53,17 +54,19 @@ _SHOWN = 3
 _FIRST = 50
 
 
-def propose(tables: Iterable[pa.Table], share: float) -> list[ProposedType]:
+def propose(tables: Iterable[pa.Table], share: float, is_sanitized: bool = False) -> list[ProposedType]:
     """Return what the texts of each column may mean.
 
     :param tables: of texts; columns of other types are left out.
     :param share: the least share of the texts that must fit.
+    :param is_sanitized: whether they are of CSV that was written with ``sanitize_formulas``.
     """
     columns: dict[str, _Texts] = {}
     for table in tables:
         for field in table.schema:
             if pa.types.is_string(field.type):
-                columns.setdefault(field.name, _Texts()).add(table[field.name].combine_chunks())
+                texts = table[field.name].combine_chunks()
+                columns.setdefault(field.name, _Texts()).add(unsanitized(texts) if is_sanitized else texts)
     return [texts.proposed(name, share) for name, texts in columns.items()]
 
 
@@ -140,8 +143,8 @@ class _Texts:
         ]
         if not fitting:
             return ProposedType(name, None, (), self._count, 0.0, ())
-        best = fitting[0]
-        others = [one for one in fitting if one in best.others][:1]
+        best = max(fitting, key=lambda one: one.fits)
+        others = [one for one in fitting if one in best.others or best in one.others][:1]
         readings = tuple(one.declared for one in (best, *others)) if others else ()
         if best.may_be_text and not others:
             readings = (best.declared, STRING)
