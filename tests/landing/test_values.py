@@ -234,6 +234,29 @@ def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, na
     assert read_landing(folder.root).to_arrow().to_pylist() == expected
 
 
+def test_types_are_of_texts_as_they_were_before_formulas_are_escaped(folder: Folder) -> None:
+    chosen = make_format("csv", column_types={"price": EURO}, sanitize_formulas=True)
+    Runs(folder, file_format=chosen).land(
+        [{"price": "-5,10 €", "text": "-5"}, {"price": "3,00 €", "text": "="}]
+    )
+    landed = read_landing(folder.root)
+    assert [row["price"] for row in landed.iter_rows()] == ["'-5,10 €", "3,00 €"]
+    table = landed.to_arrow()
+    assert table["price"].to_pylist() == [Decimal("-5.10"), Decimal("3.00")]
+    assert table["text"].to_pylist() == ["'-5", "'="]
+    assert {one.column: one.type for one in landed.propose_types()}["price"] == {
+        "type": "decimal(18,2)",
+        "decimal": ",",
+        "currency": True,
+    }
+
+
+@pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
+def test_a_text_without_type_keeps_each_character(folder: Folder, name: FormatName) -> None:
+    Runs(folder, file_format=make_format(name, column_types={"price": EURO})).land([{"price": 1, "a": "\0x"}])
+    assert read_landing(folder.root).to_arrow().to_pylist() == [{"price": Decimal("1.00"), "a": "\0x"}]
+
+
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 @pytest.mark.parametrize("change", [{"column_types": {**PRICES, "new": "int64"}}, {"on_cast_error": "null"}])
 def test_quarantined_rows_land_in_new_types(folder: Folder, name: FormatName, change: dict[str, Any]) -> None:

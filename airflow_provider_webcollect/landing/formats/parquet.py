@@ -71,7 +71,8 @@ class ParquetWriter(TableWriter):
         )
 
     def _append(self, columns: Sequence[Column], rows: int) -> None:
-        texts = [as_texts(values, self._values.mark) for values in columns]
+        marks = (self._values.marks.get(name, "") for name in self.columns)
+        texts = list(map(as_texts, columns, marks))
         batch = pa.RecordBatch.from_arrays(texts, names=self.columns)
         self._held.append(batch)
         self._held_rows += rows

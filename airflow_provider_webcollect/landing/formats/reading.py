@@ -55,6 +55,8 @@ class PartReader(ABC):
         Parquet may have only the first of them; the others are null.
     :param types: of columns of tables; others are strings. Rows of JSON lines and CSV have no types.
     :param on_cast_error: what to do with a text that does not fit its type.
+    :param is_sanitized: whether CSV was written with ``sanitize_formulas``. In tables, the texts of columns
+        with a type are as they were before.
     """
 
     def __init__(
@@ -63,11 +65,13 @@ class PartReader(ABC):
         columns: Sequence[str],
         types: Mapping[str, ColumnType] = MappingProxyType({}),
         on_cast_error: str = "fail",
+        is_sanitized: bool = False,
     ) -> None:
         self.compression = cast("Compression | None", compression)
         self.columns = columns
         self._types = types
         self._on_cast_error = on_cast_error
+        self._is_sanitized = is_sanitized
 
     @abstractmethod
     def rows(self, source: BinaryIO) -> Iterator[Row]:
@@ -119,11 +123,12 @@ def part_reader(
     columns: Sequence[str],
     types: Mapping[str, ColumnType],
     on_cast_error: str = "fail",
+    is_sanitized: bool = False,
 ) -> PartReader | None:
     """Return a reader for parts of a format, see :class:`PartReader`; None for an unknown format."""
     readers: dict[str, type[PartReader]] = {"jsonl": _JsonLines, "csv": _Csv, "parquet": _Parquet}
     reader = readers.get(file_format)
-    return reader(compression, columns, types, on_cast_error) if reader else None
+    return reader(compression, columns, types, on_cast_error, is_sanitized) if reader else None
 
 
 class _TextReader(PartReader):
@@ -181,7 +186,7 @@ class _JsonLines(_TextReader):
                 columns.add(columns.missing([batch]))
                 values = columns_of(batch, columns.names)
                 texts = {
-                    name: as_texts(column, parsed.mark)
+                    name: as_texts(column, parsed.marks.get(name, ""))
                     for name, column in zip(columns.names, values, strict=True)
                 }
                 yield pa.table([*parsed.arrays(texts), pa.nulls(len(batch))], names=[*columns.names, ROWS])
@@ -220,17 +225,27 @@ class _Csv(_TextReader):
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
+        from airflow_provider_webcollect.landing.formats.values import unsanitized
+
         schema, parsed = self.schema(), self._values()
-        for batch in self._batches(source, parsed.mark):
+        marks = [
+            (index, parsed.marks[name]) for index, name in enumerate(self.columns) if name in parsed.marks
+        ]
+        sources = {kind.from_ or name for name, kind in self._types.items()} if self._is_sanitized else ()
+        for batch in self._batches(source, marks):
             texts = dict.fromkeys(schema.names, pa.nulls(len(batch), pa.string()))
             for name, values in zip(self.columns, zip(*batch, strict=True), strict=False):
-                texts[name] = pa.array(values, pa.string())
+                array = pa.array(values, pa.string())
+                texts[name] = unsanitized(array) if name in sources else array
             yield pa.table(parsed.arrays(texts), schema=schema)
 
-    def _batches(self, source: BinaryIO, mark: str = "") -> Iterator[list[list[str | None]]]:
+    def _batches(
+        self, source: BinaryIO, marks: Sequence[tuple[int, str]] = ()
+    ) -> Iterator[list[list[str | None]]]:
         """Yield rows.
 
-        :param mark: to begin numbers and booleans with, which have no quotes.
+        :param marks: indices of columns, and what their numbers and booleans, which have no quotes, are to
+            begin with.
         """
         begun: list[bytes] = []
         missing: list[str | None] = []
@@ -243,12 +258,13 @@ class _Csv(_TextReader):
                 inside ^= line.count(b'"') % 2 == 1
                 if not inside:
                     cells = _CELLS.findall(b"\n".join(begun).decode())
-                    batch.append(
-                        [
-                            text.replace('""', '"') if quote else f"{mark}{plain}" if plain else None
-                            for quote, text, plain in cells
-                        ]
-                    )
+                    row = [
+                        text.replace('""', '"') if quote else plain or None for quote, text, plain in cells
+                    ]
+                    for index, mark in marks if batch or not is_header else ():
+                        if index < len(row) and not cells[index][0] and row[index]:
+                            row[index] = f"{mark}{row[index]}"
+                    batch.append(row)
                     begun.clear()
             if batch:
                 if is_header:

@@ -35,6 +35,7 @@ from airflow_provider_webcollect.landing.formats.types import (
     number_format,
     sign_of,
 )
+from airflow_provider_webcollect.landing.formats.writing import FORMULA_STARTS
 
 _SHOWN_CHARACTERS = 100
 #: Texts of a column that show whether they repeat.
@@ -42,6 +43,7 @@ _FIRST = 1000
 _NULL = pa.scalar(None, pa.string())
 #: Begins the text of what is no text in JSON; no text of a site that means a value has it.
 MARK = "\0"
+_SANITIZED = "^'([" + "".join(rf"\x{{{ord(letter):x}}}" for letter in sorted(FORMULA_STARTS)) + "])"
 _LOST = re.compile(r"[\x00-\x20\x7f]|^//(/|$)")
 _HTTP = re.compile("https?:", re.IGNORECASE)
 _ABSOLUTE = r"^(?i:https?)://([^\s\p{Z}/?#\[\]]+|\[[0-9a-fA-F:.]+\](:[0-9]*)?)([/?][^\s\p{Z}]*)?$"
@@ -62,7 +64,8 @@ class Values:
 
     :param types: by column; others are strings.
     :param on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
-    :ivar mark: begins the texts of JSON numbers and booleans, which have no marks of a site.
+    :ivar marks: by the column whose texts are parsed: what begins the texts of JSON numbers and booleans,
+        which have no marks of a site.
     :ivar misfits: how many rows had texts that did not fit, by the column of these.
     """
 
@@ -70,7 +73,9 @@ class Values:
         self._types = types
         self._fails = on_cast_error == "fail"
         self._rows = 0
-        self.mark = "" if all(kind.is_plain for kind in types.values()) else MARK
+        is_plain = all(kind.is_plain for kind in types.values())
+        sources = (kind.from_ or name for name, kind in types.items())
+        self.marks = {} if is_plain else dict.fromkeys(sources, MARK)
         self.misfits: Counter[str] = Counter()
 
     def arrays(self, texts: Mapping[str, pa.Array]) -> list[pa.Array]:
@@ -92,7 +97,7 @@ class Values:
     ) -> pa.Array:
         kind = self._types.get(name)
         if kind is None:
-            return _unmarked(texts[name]) if self.mark else texts[name]
+            return _unmarked(texts[name]) if name in self.marks else texts[name]
         source = kind.from_ or name
         if kind.from_ is not None and texts[name].null_count < rows:
             raise CastFailed(
@@ -102,7 +107,7 @@ class Values:
         values, unread = parse(texts.get(source, pa.nulls(rows, pa.string())), kind)
         misfits.setdefault(source, set()).update(unread)
         if unread and self._fails:
-            text = texts[source][unread[0]].as_py().removeprefix(self.mark)
+            text = texts[source][unread[0]].as_py().removeprefix(self.marks.get(source, ""))
             row = self._rows + unread[0] + 1
             if len(text) > _SHOWN_CHARACTERS:
                 text = f"{text[:_SHOWN_CHARACTERS]}…"
@@ -131,6 +136,11 @@ def as_texts(values: Sequence[Any], mark: str = "") -> pa.Array:
             for value in present
         ]
         return pa.array(texts, pa.string())
+
+
+def unsanitized(texts: pa.Array) -> pa.Array:
+    """Return texts of CSV as they were before ``sanitize_formulas``."""
+    return pc.replace_substring_regex(texts, _SANITIZED, r"\1")
 
 
 def _unmarked(texts: pa.Array) -> pa.Array:

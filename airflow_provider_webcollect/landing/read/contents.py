@@ -269,7 +269,8 @@ class LandedData:
         from airflow_provider_webcollect.landing.read.proposals import propose
 
         source = self if self.manifest.has_typed_files else LandedData(self._folder, self.manifest, raw=True)
-        return propose((table for part in source.parts() for table in source.tables_of(part)), least)
+        tables = (table for part in source.parts() for table in source.tables_of(part))
+        return propose(tables, least, bool(self.manifest.encoding.get("sanitize_formulas")))
 
     def to_arrow(self, new_only: bool | str = False, *, since: int | None = None) -> pa.Table:
         """Return the rows as one Arrow table, which must fit into memory.
@@ -646,6 +647,7 @@ class LandedData:
             manifest.columns or (),
             self.column_types,
             manifest.encoding.get("on_cast_error", "fail"),
+            bool(manifest.encoding.get("sanitize_formulas")),
         )
         if reader is None:
             raise DestinationUnreadable(
