@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import os
+import sys
 import types
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from airflow_provider_webcollect.hooks.connection_fields import FIELDS
 from airflow_provider_webcollect.hooks.storage import connections_of
 from airflow_provider_webcollect.landing.errors import ExtraMissing
 from airflow_provider_webcollect.landing.location import Location, is_iceberg_name
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.call import ClientContext, make_context
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.errors import ConnectionIncomplete, InvalidArgument, WebCollectError
@@ -140,6 +143,37 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
     return ids[0] if isinstance(keys, str) else [*dict.fromkeys(ids)]
 
 
+def lines_of(data: bytes, parameter: click.Parameter, file: str) -> list[str]:
+    """Return the lines of a file.
+
+    :param parameter: which names the file, for errors.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(str(parameter.name), file, f"it must be UTF-8 ({error.reason})") from None
+    # not `splitlines`, for which form feeds and others end a line too
+    return [line.rstrip("\r\n") for line in io.StringIO(text)]
+
+
+def ids_of(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[str]:
+    """Return ids, each once; ``-`` stands for the ids on standard input."""
+    ids: list[str] = []
+    for value in values:
+        if value != "-":
+            ids.append(value.strip())
+        elif piped := [*filter(None, map(str.strip, lines_of(sys.stdin.buffer.read(), parameter, value)))]:
+            ids += piped
+        else:
+            raise InvalidArgument(str(parameter.name), value, "there are no ids on standard input")
+    ids = list(dict.fromkeys(ids))
+    return arguments.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
+
+
+def _tasks_of(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> Any:
+    return resolve_tasks(context, parameter, ids_of(context, parameter, values))
+
+
 #: The option ``--collection-tasks`` of commands that name tasks; :func:`collection_tasks` reads its file.
 names_option = click.option(
     "--collection-tasks",
@@ -154,13 +188,12 @@ names_option = click.option(
 )
 
 
-def task_argument(
-    *name: str, callback: Callable[..., Any] = resolve_tasks, **attributes: Any
-) -> Callable[[F], F]:
+def task_argument(*name: str, **attributes: Any) -> Callable[[F], F]:
     """Return a decorator that adds an argument for tasks, and :data:`names_option`.
 
-    :param name: as of a ``click.argument``, like the attributes.
+    :param name: as of a ``click.argument``, like the attributes. An argument for several tasks takes ``-``.
     """
+    callback = _tasks_of if attributes.get("nargs") == -1 else resolve_tasks
     argument = click.argument(*name, callback=callback, **attributes)
     return lambda command: argument(names_option(command))
 

@@ -10,6 +10,7 @@ import re
 import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -20,6 +21,9 @@ from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.log.commits import counted
 from airflow_provider_webcollect.service.errors import InvalidArgument, PermissionDenied
 from airflow_provider_webcollect.service.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TASKS, DAG = "collection_tasks.yaml", "collect.py"
 _DAG_OF_THE_NAME = re.compile(r"""\b(?i:dag)\(\s*(dag_id\s*=\s*)?["']collect["']""")
@@ -70,6 +74,7 @@ def init(
     _refuse_existing(place)
     arguments = {"collection_tasks": TASKS, "destination": _checked(destination)}
     ids = {folded(task_id): id_or_name("task_ids", task_id) for task_id in task_ids}
+    _refuse_equal_names(ids.values())
     tasks = [CollectionTask(id=task_id, name=task_id) for task_id in ids.values()]
     if tasks and url is not None:
         _refuse_wrong(url)
@@ -111,6 +116,20 @@ def _refuse_existing(place: Path) -> None:
                 taken.append(f"a DAG `collect` in {path.name}")
     if taken:
         raise InvalidArgument("folder", str(place), f"{taken[0]} is there already, so nothing was written")
+
+
+def _refuse_equal_names(task_ids: Iterable[str]) -> None:
+    """Refuse two ids that would be one id, or table, in the DAG."""
+    from airflow_provider_webcollect.collection_tasks import table_name
+
+    named: dict[str, str] = {}
+    for task_id in task_ids:
+        if (other := named.setdefault(table_name(task_id), task_id)) != task_id:
+            rule = (
+                f"its Airflow id would be the same as that of {other!r}: leave one out, and add it to the "
+                "file with another name"
+            )
+            raise InvalidArgument("task_ids", task_id, rule)
 
 
 def _refuse_wrong(url: str) -> None:

@@ -164,8 +164,11 @@ def land(
     """
     stop = Stop()
     location = parse_landing(landing, object_storage_conn_id, table_format, is_landed=False)
-    chosen = LandOptions.parse(options, lotno=lotno or None, table_format=table_format)
-    source = Source(collection_task_id=task_id, lotno=lotno or None)
+    if lotno is not None:
+        # an empty one would be the whole history
+        lotno = arguments.text("lotno", lotno)
+    chosen = LandOptions.parse(options, lotno=lotno, table_format=table_format)
+    source = Source(collection_task_id=task_id, lotno=lotno)
     with connect(conn_id, url, patient=True).client(stop) as client, progress("Landing") as on_progress:
 
         class Shown(Observer):
@@ -213,7 +216,7 @@ def _called(source: Source) -> str:
 
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
     """Return a command's run, and the time when it began; None if an earlier command may have begun it."""
-    if run_id:
+    if run_id is not None:
         return _run(arguments.text("run_id", run_id)), None
     if unfinished := _unfinished_run(folder):
         return unfinished, None
@@ -350,6 +353,10 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
         ]
         show(plain, output, ("run_id", "finished_at", "rows", "profile"))
         return
+
+    def shown(share: float) -> Any:
+        return percent(share) if output == "table" else round(share, 4)
+
     names = dict.fromkeys(name for run in runs for name in run.profile.columns)
     headings = {name: f"{name} (column)" if name in RUNS else name for name in names}
     rows = [
@@ -358,7 +365,7 @@ def _show_runs(runs: Sequence[RunProfile], output: str) -> None:
             "finished_at": run.finished_at,
             "rows": run.rows,
             **{
-                heading: percent(run.profile.columns[name].filled / run.rows)
+                heading: shown(run.profile.columns[name].filled / run.rows)
                 if name in run.profile.columns
                 else None
                 for name, heading in headings.items()

@@ -130,10 +130,10 @@ def show(
         text = functools.partial(_text, exactly=exactly)
         click.echo(as_json(rows, text=text, indent=2, ensure_ascii=not is_unicode))
     elif output == "csv":
-        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer = csv.writer(_Lines())
         if columns:
             writer.writerow(columns)
-            writer.writerows([_text(row[name], exactly) for name in columns] for row in rows)
+            writer.writerows([_cell(row[name], exactly) for name in columns] for row in rows)
     else:
         shown_columns = [
             name for name in columns if exactly or not rows or any(row[name] is not None for row in rows)
@@ -145,6 +145,21 @@ def show(
             _print_table(rows[:most], shown_columns, exactly)
             if more := len(rows[most:]):
                 tell(f"{counted(more, 'more row')}; --output json has all")
+
+
+class _Lines:
+    """Takes the lines of a CSV writer, which quotes only the characters of its own line ends."""
+
+    def write(self, line: str) -> None:
+        line = line.removesuffix("\r\n") + "\n"
+        write(line.encode(errors="backslashreplace"))
+
+
+def _cell(value: Any, exactly: bool) -> Any:
+    """Return a value for CSV: spelled as in JSON, unless it is a text or a time."""
+    if isinstance(value, bool | Mapping | list | tuple):
+        return as_json(value, text=functools.partial(_text, exactly=exactly))
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else _text(value, exactly)
 
 
 def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str:

@@ -12,12 +12,13 @@ from airflow_provider_webcollect.cli.connecting import (
     called,
     connect,
     connection_options,
-    resolve_tasks,
+    ids_of,
+    lines_of,
     task_argument,
 )
 from airflow_provider_webcollect.cli.output import as_json, ask, declared_option, output_option, show, tell
 from airflow_provider_webcollect.landing.log.commits import counted
-from airflow_provider_webcollect.service import arguments, endpoints
+from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import (
     InvalidArgument,
     NotFound,
@@ -52,42 +53,15 @@ NAMED = 5
 APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
 
-def _lines(data: bytes, parameter: click.Parameter, file: str) -> list[str]:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(str(parameter.name), file, f"it must be UTF-8 ({error.reason})") from None
-    # not `splitlines`, for which form feeds and others end a line too
-    return [line.rstrip("\r\n") for line in io.StringIO(text)]
-
-
-def _ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[str]:
-    """Return ids, each once; ``-`` stands for the ids on standard input."""
-    ids: list[str] = []
-    for value in values:
-        if value != "-":
-            ids.append(value.strip())
-        elif piped := [*filter(None, map(str.strip, _lines(sys.stdin.buffer.read(), parameter, value)))]:
-            ids += piped
-        else:
-            raise InvalidArgument(str(parameter.name), value, "there are no ids on standard input")
-    ids = list(dict.fromkeys(ids))
-    return arguments.texts(str(parameter.name), ids, may_be_empty=not parameter.required)
-
-
-def _task_ids(context: click.Context, parameter: click.Parameter, values: Sequence[str]) -> Any:
-    return resolve_tasks(context, parameter, _ids(context, parameter, values))
-
-
 def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
     """Return the lines of a file."""
     if file is None:
         return []
     data = file.read()
     if file is sys.stdin.buffer:  # that is still asked whether it is a terminal
-        return _lines(data, parameter, "-")
+        return lines_of(data, parameter, "-")
     file.close()
-    return _lines(data, parameter, file.name)
+    return lines_of(data, parameter, file.name)
 
 
 def _properties(
@@ -102,7 +76,7 @@ def _properties(
     return pairs
 
 
-_tasks_argument = task_argument("task_ids", metavar="TASK...", nargs=-1, required=True, callback=_task_ids)
+_tasks_argument = task_argument("task_ids", metavar="TASK...", nargs=-1, required=True)
 _task_argument = task_argument("task_id", metavar="TASK")
 _action_argument = click.argument("action_id", metavar="ACTION")
 _yes_option = click.option("--yes", is_flag=True, help="Do not ask on the terminal.")
@@ -413,7 +387,7 @@ def replace_urls(task_id: str, file: str, output: str, **sending: Any) -> None:
     "subtask_ids",
     metavar="ID",
     multiple=True,
-    callback=_ids,
+    callback=ids_of,
     help="Only this sub-task; may be repeated. By default all of the latest batch.",
 )
 @_sending_options
@@ -468,7 +442,7 @@ def group() -> None:
 
 
 @group.command("delete")
-@click.argument("group_ids", metavar="GROUP...", nargs=-1, required=True, callback=_ids)
+@click.argument("group_ids", metavar="GROUP...", nargs=-1, required=True, callback=ids_of)
 @_yes_option
 @_sending_options
 def delete_groups(group_ids: list[Any], output: str, **sending: Any) -> None:

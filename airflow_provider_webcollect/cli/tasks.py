@@ -24,6 +24,7 @@ from airflow_provider_webcollect.cli.connecting import (
 )
 from airflow_provider_webcollect.cli.output import deferred_interrupt, output_option, show, tell, write
 from airflow_provider_webcollect.landing.log.commits import counted
+from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.client import Client
 from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE, get_running_counts
 from airflow_provider_webcollect.service.errors import WebCollectError
@@ -68,7 +69,7 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
     """Show the state of tasks.
 
     Collected rows (duplicates count), start, end and sub-tasks are of the latest run. Without ids, the
-    command shows the tasks in the account's analytics of the last 30 days.
+    command shows the tasks in the account's analytics of the last 30 days; - reads ids from standard input.
 
     Exit code 1: the service does not know one of the tasks.
     """
@@ -220,8 +221,11 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
     """
     from airflow_provider_webcollect import discovery
 
+    if dry_run and collection_tasks is None:
+        raise click.UsageError("--dry-run shows what --merge would change: it needs --merge FILE.")
     with connect(**where).client() as client:
-        if collection_tasks:
+        if collection_tasks is not None:
+            arguments.text("collection_tasks", collection_tasks)
             differences = discovery.update(collection_tasks, client, write=not dry_run)
         else:
             tasks, _ = discovery.discover(client)

@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,6 +68,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         at_night = pytest.mark.at_night
         values = [pytest.param(output, marks=() if output == drawn else at_night) for output in OUTPUTS]
         metafunc.parametrize("output", values)
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Gives the commands a text on standard input."""
+
+    def pipe(text: str) -> None:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+    return pipe
 
 
 @pytest.fixture(autouse=True)

@@ -145,6 +145,7 @@ def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: 
     ("options", "said"),
     [
         (["--id", "{{ x }}"], "--id is '{{ x }}'"),
+        (["--id", "a.b", "--id", "a_b"], "--id is 'a_b'; its Airflow id would be the same as that of 'a.b'"),
         (["--destination", "bucket/{name}"], "--destination is 'bucket/"),
         (["--destination", "s3://bucket/prices"], "{name} or {id}"),
         (["--destination", "s3://bucket/{shop}/{name}"], "not {shop}"),

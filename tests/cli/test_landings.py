@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import datetime
+import io
 import json
 import os
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +19,7 @@ import yaml
 from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import OUTPUTS, Run, Show, Start, shown
+from tests.cli.processes import WEBCOLLECT
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
@@ -336,6 +340,33 @@ class TestClean:
         ended = run("landing", "clean", landed, "--older-than", age, "--yes")
         ended.refused(2, "older-than")
         assert names(landed) == before
+
+
+def test_csv_is_in_utf_8_and_each_reader_has_the_same_values(
+    run: Run, connected: None, sandbox: Sandbox, folder: Path
+) -> None:
+    texts = {"a\rb": "1", "x\ny\r\nz": "2", "北京 é": "3"}
+    rows = [{"text": text, "n": number} for text, number in texts.items()]
+    task = sandbox.control.add_task(rows=rows, state="Finished")["task_id"]
+    assert run("land", task, folder).code == 0
+    assert run("landing", "cat", folder, "-o", "csv").csv == rows
+    query = (
+        "select text, n = '1' as is_first, [n, null] as list, {'n': n} as struct, 'a'::blob as bytes "
+        "from landing"
+    )
+    ended = subprocess.run(
+        [WEBCOLLECT, "landing", "sql", folder, query, "-o", "csv"],
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+        capture_output=True,
+    )
+    last = [*csv.DictReader(io.StringIO(ended.stdout.decode(), newline=""))][-1]
+    assert last == {
+        "text": "北京 é",
+        "is_first": "false",
+        "list": '["3", null]',
+        "struct": '{"n": "3"}',
+        "bytes": "YQ==",
+    }
 
 
 class TestValues:

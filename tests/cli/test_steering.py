@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import parse_qsl
@@ -33,16 +31,6 @@ def data_apps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
 def idle(sandbox: Sandbox) -> str:
     """A task with three sub-tasks, none of which runs."""
     return str(sandbox.control.add_task(subtasks=3, name="Prices")["task_id"])
-
-
-@pytest.fixture
-def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """Gives the commands a text on standard input."""
-
-    def pipe(text: str) -> None:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-
-    return pipe
 
 
 def sent(sandbox: Sandbox) -> list[str]:

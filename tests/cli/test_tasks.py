@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,6 +55,12 @@ def test_status_without_ids_shows_the_tasks_that_ran(run: Run, sandbox: Sandbox)
     added = sandbox.control.add_task(lots=[30], name="Prices of shops")["task_id"]
     names = {row["task"]: row["name"] for row in run("status", "-o", "json").json}
     assert names == {demo.FINISHED_TASK_ID: "Price list", added: "Prices of shops"}
+
+
+def test_ids_can_be_piped(run: Run, sandbox: Sandbox, pipe: Callable[[str], None]) -> None:
+    ids = [task["task_id"] for task in sandbox.control.tasks()][:2]
+    pipe("\n".join(ids))
+    assert [row["task"] for row in run("status", "-", "-o", "json").json] == ids
 
 
 def test_an_unknown_task_is_shown_with_its_id_and_code_1(run: Run, sandbox: Sandbox) -> None:
