@@ -251,7 +251,7 @@ class _Csv(_TextReader):
         missing: list[str | None] = []
         is_header, inside = True, False
         for lines in self._lines(source):
-            batch = []
+            batch: list[list[str | None]] = []
             for line in lines:
                 begun.append(line)
                 # after an odd number of quotes, a quoted text continues in the next line
