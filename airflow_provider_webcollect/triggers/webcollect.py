@@ -92,8 +92,11 @@ class WaitTrigger(BaseTrigger):
     async def _end(self) -> Ended:
         """Wait on the connection's shared poll, and return how the wait ended."""
         # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
-        wait = Wait(msgspec.convert(self.condition, self._kind), self.began, self.logger())
-        left = None if self.timeout is None else self.began + self.timeout - time.time()
+        now = time.time()
+        wait = Wait(msgspec.convert(self.condition, self._kind), self.began, self.logger(), since=now)
+        left = None if self.timeout is None else self.began + self.timeout - now
+        if left is not None and left <= 0:
+            left = LAST_LOOK
         query, keys = wait.condition.query, wait.condition.keys
         try:
             async with (
@@ -149,6 +152,8 @@ log = logging.getLogger(__name__)
 #: A task's id, its status, and the number of seconds for which the status has been unchanged.
 _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
+#: Seconds for a last query, if the timeout has passed before the first one: while the triggerer was down.
+LAST_LOOK = 5.0
 #: After a refusal, which usually needs a person, the next query follows in this many poke intervals.
 PATIENCE = 10
 

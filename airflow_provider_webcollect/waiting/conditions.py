@@ -255,15 +255,17 @@ class History:
     """The history of the responses about one key.
 
     Something counts as absent only if two responses in a row leave it out. If the first response leaves it
-    out, it counts as absent since the wait began, since another process may have sent earlier queries.
+    out, it counts as absent since the queries began.
 
     :param began: Unix time at which the wait began.
+    :param since: Unix time since which the queries are sent without interruption; None for ``began``.
     """
 
-    __slots__ = ("_absent", "_began", "_end", "_now", "_rows", "_rows_since")
+    __slots__ = ("_absent", "_began", "_end", "_now", "_rows", "_rows_since", "_since")
 
-    def __init__(self, began: float) -> None:
+    def __init__(self, began: float, since: float | None = None) -> None:
         self._began = began
+        self._since = began if since is None else since
         # of the active run, which its number and its start distinguish from others
         self._rows: tuple[Any, ...] = ()
         self._rows_since = began
@@ -277,7 +279,7 @@ class History:
         :param absent: what is missing from it.
         """
         now = time.time()
-        new = _Absence(self._began if self._now is None else now, 0)
+        new = _Absence(self._since if self._now is None else now, 0)
         self._now = now
         before = {name: self._absent.get(name, new) for name in absent}
         self._absent = {
@@ -342,13 +344,15 @@ class Wait:
 
     :param began: Unix time at which the wait began.
     :param log: a logger.
+    :param since: Unix time since which this process queries the service; None for ``began``.
     """
 
-    __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "condition")
+    __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "_since", "condition")
 
-    def __init__(self, condition: Condition, began: float, log: Any) -> None:
+    def __init__(self, condition: Condition, began: float, log: Any, since: float | None = None) -> None:
         self.condition = condition
         self._began = began
+        self._since = since
         self._histories: dict[str, History] = {}
         self._known: tuple[dict[str, Any], dict[str, Verdict]] | None = None
         self._log = log
@@ -365,8 +369,11 @@ class Wait:
         if len(self.condition.keys) > 1:  # with one key, every response is complete
             self._known = seen, verdicts
         for key, state in states.items():
+            if (known := verdicts.get(key)) and known.outcome is Outcome.DONE:
+                # its run has ended, and a later run of it is not waited for
+                continue
             if (history := self._histories.get(key)) is None:
-                history = self._histories[key] = History(self._began)
+                history = self._histories[key] = History(self._began, self._since)
             history.note(self.condition.absent(key, state))
             seen[key], verdicts[key] = state, self.condition.judge(key, state, history)
         outcome, reason = self.condition.combine(verdicts)

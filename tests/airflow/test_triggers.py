@@ -73,6 +73,14 @@ class TestBothTriggers:
         again = type(trigger)(**arguments | {"began": began - 3600, "timeout": 3599.0})
         assert (await outcome(again))["outcome"] == "timeout"
 
+    async def test_what_has_happened_while_the_triggerer_was_down_counts(
+        self, make: Make, sandbox: Sandbox
+    ) -> None:
+        ended = sandbox.control.add_task(state="Finished", subtasks=2, lots=[2])
+        _, arguments = make(ended).serialize()
+        late = arguments | {"began": time.time() - 3600, "timeout": 3599.0}
+        assert (await outcome(type(make(ended))(**late)))["outcome"] == "done"
+
     async def test_a_wrong_extra_is_refused(self, make: Make, running: Task, set_connection: Connect) -> None:
         set_connection(extra={"read_timeout": "soon"})
         for event in await asyncio.gather(*(outcome(make(running)) for _ in range(3))):

@@ -231,6 +231,27 @@ def test_each_task_is_missing_for_a_time_of_its_own(clock: Clock) -> None:
     assert wait.failure(300, by_id("ab"))
 
 
+def test_a_task_whose_run_has_ended_is_not_waited_for_again(clock: Clock) -> None:
+    wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE, "b": BEFORE}))
+    runs = shown("Extracting", "b", began=20)
+    first = shown("Finished", began=20, ended=30, executed_times=2)
+    assert wait.outcome(1, first, runs) is None
+    assert wait.outcome(60, shown("Extracting", began=40, executed_times=3), runs) is None
+    stopped = shown("Stopped", began=40, ended=50, executed_times=3)
+    ended = wait.at(120, by_id("ab", stopped, shown("Finished", "b", began=20, ended=45)))
+    assert ended
+    assert ended.outcome is DONE
+    assert [record["status"] for record in ended.records or []] == ["Finished", "Finished"]
+
+
+def test_a_task_is_missing_since_the_queries_began(clock: Clock) -> None:
+    wait = PolledWait(clock, TaskStates(task_ids=("a",), missing_timeout=600))
+    # after a restart of the triggerer, nothing is known of earlier responses
+    wait.wait = Wait(wait.wait.condition, 0.0, Log(), since=3600.0)
+    assert [wait.outcome(now) for now in (3600, 3660, 4199)] == [None] * 3
+    assert wait.outcome(4200) is FAILED
+
+
 class TestWhileOthersArePolled:
     """Their polls say nothing of a task that was not polled since, however much time has passed."""
 
