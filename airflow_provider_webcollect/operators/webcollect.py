@@ -7,7 +7,7 @@ here.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -19,6 +19,7 @@ from airflow_provider_webcollect.assets import InputsWithoutRows
 from airflow_provider_webcollect.collection_tasks import (
     check_names,
     described,
+    folded,
     task_id_of,
     task_ids_of,
 )
@@ -388,19 +389,21 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
             if not isinstance(source, Mapping) or "collection_task_id" not in source:
                 rule = "it must be a dict with `collection_task_id`"
                 raise InvalidArgument(f"sources[{index}]", source, rule)
+            self._id_of(index, source)
         latest: dict[str | None, InputsWithoutRows] = {}
         with_rows = set[str | None]()
         for result in self._landed():
+            landed_id = result.collection_task_id and folded(result.collection_task_id)
             if result.rows or result.quarantined_rows:
-                with_rows.add(result.collection_task_id)
+                with_rows.add(landed_id)
             if result.missing_inputs:
-                latest[result.collection_task_id] = result.missing_inputs
+                latest[landed_id] = result.missing_inputs
         if None in latest and len(loops) > 1:
             rule = "with several `updates`, it must be the result of a landing with `sources`"
             raise InvalidArgument("landed", self.landed, rule)
         missing: dict[str, Sequence[str]] = {}
         for task_id in loops:
-            key = None if None in latest else task_id
+            key = None if None in latest else folded(task_id)
             if (found := latest.get(key)) is None or not found.inputs:
                 continue
             if found.count > len(found.inputs) and key not in with_rows:
@@ -412,9 +415,15 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
             missing[task_id] = found.inputs
         return missing
 
+    def _id_of(self, index: int, source: Mapping[str, Any]) -> str:
+        """Return the id of the task of an entry of ``sources``, which may have its name."""
+        return task_id_of(f"sources[{index}]['collection_task_id']", source["collection_task_id"])
+
     def _landed(self) -> list[_Landed]:
         """Return each source's part of the landings' results; a landing that was skipped has no result."""
-        given = self.landed if isinstance(self.landed, list | tuple) else [self.landed]
+        # the results of a mapped landing are a sequence of Airflow's
+        is_one = isinstance(self.landed, str | Mapping) or not isinstance(self.landed, Iterable)
+        given = [self.landed] if is_one else [*self.landed]
         try:
             results = [msgspec.convert(landed, _Landed) for landed in given if landed is not None]
         except msgspec.ValidationError as error:
@@ -428,7 +437,12 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         if not missing:
             raise AirflowSkipException("No input is missing.")
         whole = {task_id: loops[task_id] for task_id in missing}
-        chosen = [source for source in self.sources or () if source["collection_task_id"] in missing]
+        ids = set(map(folded, missing))
+        chosen = [
+            source
+            for index, source in enumerate(self.sources or ())
+            if folded(self._id_of(index, source)) in ids
+        ]
 
         def set_loops(loops: Mapping[str, Mapping[str, Any]]) -> None:
             def set_one(task_id: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import UserList
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -480,6 +481,30 @@ class TestSetMissingInputs:
         result = self.set_missing(updates, {"count": 0, "inputs": []}, missing, sources=sources)
         assert result == {"collection_task_ids": ids[1:], "sources": sources[1:]}
         assert [loops(sandbox, id_) for id_ in ids] == [["tea", "coffee"], ["tea"]]
+
+    def test_tasks_may_be_named_and_spelled_differently(
+        self, sandbox: Sandbox, updates: Tasks, configure_tasks: Callable[[str], object]
+    ) -> None:
+        ids = [update["collection_task_id"] for update in updates]
+        configure_tasks("".join(f"- {{id: {id_}, name: Shop {number}}}\n" for number, id_ in enumerate(ids)))
+        landed = [
+            self.landed(missing_inputs={"count": 1, "inputs": ["tea"]}, collection_task_id=id_.upper())
+            for id_ in ids
+        ]
+        for sources in (
+            [{"collection_task_id": "Shop 0"}, {"collection_task_id": "shop 1"}],
+            [{"collection_task_id": id_.upper()} for id_ in ids],
+        ):
+            result = execute(self.operator(updates, self.landed(sources=landed), sources=sources))
+            assert result == {"collection_task_ids": ids, "sources": sources}
+        assert [loops(sandbox, id_) for id_ in ids] == [["tea"], ["tea"]]
+
+    def test_the_results_of_a_mapped_landing_are_taken(self, sandbox: Sandbox, updates: Tasks) -> None:
+        landed = self.landed(missing_inputs={"count": 1, "inputs": ["tea"]})
+        operator = self.operator(updates[:1], "{{ x }}")
+        operator.landed = UserList([landed])
+        execute(operator)
+        assert loops(sandbox, updates[0]["collection_task_id"]) == ["tea"]
 
     @pytest.mark.parametrize("missing", [None, {"count": 0, "inputs": []}])
     def test_without_missing_inputs_it_is_skipped(self, updates: Tasks, missing: Any) -> None:
