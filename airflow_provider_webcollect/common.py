@@ -40,7 +40,7 @@ RETRY_GROUP, MOST_RETRIES = "retry_{}", 3
 #: Number of failures in a row after which the remaining collection tasks are left to a retry: while the
 #: service is down, each takes minutes. Failures that are about one collection task do not count.
 MOST_FAILURES = 3
-_ABOUT_ONE_TASK = (InvalidArgument, NotFound, PermissionDenied, RequestRejected, TaskBusy)
+ABOUT_ONE_TASK = (InvalidArgument, NotFound, PermissionDenied, RequestRejected, TaskBusy)
 
 
 def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
@@ -100,6 +100,18 @@ def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -
             raise InvalidArgument(name, value, f"it cannot be given with `{argument}`")
 
 
+def refuse_lost(operator: BaseOperator, names: Iterable[str]) -> None:
+    """Refuse arguments that the DAG has set, and that are None when the task runs, such as a missing result.
+
+    :param names: of the arguments that were set.
+    :raises InvalidArgument: if one is None: without it, the task would be about something else.
+    """
+    for name in names:
+        if getattr(operator, name) is None:
+            rule = "the DAG sets it to a template or a task's result, which is None now"
+            raise InvalidArgument(name, None, rule)
+
+
 def as_lists(value: Any) -> Any:
     """Return an argument with lists in place of iterators, since those can be read only once."""
     match value:
@@ -132,8 +144,9 @@ def is_literal(value: Any) -> bool:
     if hasattr(type(value), "fs"):
         # Airflow also renders object storage paths
         return is_literal(str(value))
-    # an XComArg, a mapped argument, or another value that exists only when the task runs
-    return not hasattr(value, "resolve")
+    # an XComArg, a mapped argument, or another value that exists only when the task runs; Airflow calls
+    # functions then
+    return not (hasattr(value, "resolve") or callable(value))
 
 
 #: Errors that Airflow 2 must receive unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow
@@ -205,7 +218,7 @@ def for_each(
             called = described(task_id, names)
             log.error("Task %s failed: %s", called, error)
             errors[called] = error
-            in_a_row = 0 if isinstance(error, _ABOUT_ONE_TASK) else in_a_row + 1
+            in_a_row = 0 if isinstance(error, ABOUT_ONE_TASK) else in_a_row + 1
             if in_a_row == MOST_FAILURES:
                 break
         else:

@@ -15,7 +15,13 @@ from airflow_provider_webcollect.collection_tasks import (
     described_tasks,
     one_or_many,
 )
-from airflow_provider_webcollect.common import WebCollectTaskOperator, as_lists, check_at_parse, for_each
+from airflow_provider_webcollect.common import (
+    ABOUT_ONE_TASK,
+    WebCollectTaskOperator,
+    as_lists,
+    check_at_parse,
+    for_each,
+)
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import (
@@ -145,6 +151,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.failure_states = as_lists(failure_states)
         self.no_new_rows_for: Any = no_new_rows_for
         self._clock = clock
+        check_at_parse(self, self._check_limits, ())
         check_at_parse(self, self._check)
 
     def _ids(self) -> tuple[str, ...]:
@@ -161,7 +168,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 rule = "for several tasks, use WebCollectTaskStatusSensor(collection_task_ids=…)"
                 raise InvalidArgument("wait_for_completion", True, rule)
         if self.sub_task_ids != ALL:
-            self.sub_task_ids = arguments.texts("sub_task_ids", self.sub_task_ids)
+            self.sub_task_ids = arguments.texts("sub_task_ids", arguments.decoded(self.sub_task_ids))
+        self._check_limits()
+
+    def _check_limits(self) -> None:
         self.failure_states = arguments.items(
             "failure_states", self.failure_states, arguments.Word(TaskState), may_be_empty=True
         )
@@ -198,12 +208,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
             if self.collection_task_ids is not None:
                 starts = for_each(memories, start_one, self.collection_task_names)
-                next(iter(memories.values())).forget_all()
                 return [start.result for start in starts]
             (memory,) = memories.values()
             start = start_one(memory.task_id)
             if not self.wait_for_completion:
-                memory.forget()
                 return start.result
             return self._finished(self._wait(start), start.result, memory)
 
@@ -224,8 +232,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return self._finished(ended, result, memory)
 
     def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
-        """Return the operator's result, and delete the stored start if the run has ended."""
-        if ended.outcome in (Outcome.DONE, Outcome.FAILED):
+        """Return the operator's result, and delete the stored start if the run has failed.
+
+        After a success it stays: Airflow may retry the task all the same, if storing the result fails.
+        """
+        if ended.outcome is Outcome.FAILED:
             memory.forget()
         return {**result, "status": storable(next(iter(result_of(ended)), None))}
 
@@ -297,7 +308,14 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if known[task_id] is None:
             waiting = [*known]
             first = waiting.index(task_id)
-            known |= baselines(self.webcollect_conn_id, waiting[first : first + MOST_AT_ONCE])
+            batch = waiting[first : first + MOST_AT_ONCE]
+            try:
+                known |= baselines(self.webcollect_conn_id, batch)
+            except ABOUT_ONE_TASK:
+                if len(batch) == 1:
+                    raise
+                # of which task it is does not show
+                known |= baselines(self.webcollect_conn_id, [task_id])
         before: Baseline = readable(known[task_id])
         return before
 
@@ -511,14 +529,6 @@ class _Memory:
         return confirmed
 
     def forget(self) -> None:
-        """Delete the stored start, so that the next run of the task starts again."""
+        """Delete the stored start, so that the next attempt starts again."""
         if self._store is not None:
             self._store.delete(self.key)
-
-    def forget_all(self) -> None:
-        """Delete the stored starts of all collection tasks.
-
-        If they were deleted one by one, a retry after a kill in between would start the first tasks again.
-        """
-        if self._store is not None:
-            self._store.clear()
