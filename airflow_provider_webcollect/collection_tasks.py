@@ -211,8 +211,8 @@ def task_id_of(argument: str, value: object) -> str:
 def task_ids_of(
     argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
 ) -> list[str]:
-    """Return the ids of a list of tasks, each as :func:`task_id_of` takes it."""
-    keys = arguments.texts(argument, values, most=most, may_be_empty=may_be_empty)
+    """Return the ids of a list of tasks, each as :func:`task_id_of` takes it; the list may be JSON text."""
+    keys = arguments.texts(argument, arguments.decoded(values), most=most, may_be_empty=may_be_empty)
     return [task_id_of(f"{argument}[{index}]", key) for index, key in enumerate(keys)]
 
 
@@ -248,7 +248,7 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
         )
     if collection_task_ids is None:
         return (task_id_of("collection_task_id", collection_task_id),)
-    return tuple(dict.fromkeys(task_ids_of("collection_task_ids", arguments.decoded(collection_task_ids))))
+    return tuple(dict.fromkeys(task_ids_of("collection_task_ids", collection_task_ids)))
 
 
 def check_names(names: object) -> None:

@@ -14,7 +14,7 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, conf
 
 from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, described, task_ids_of
-from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse
+from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse, refuse_lost
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location, folder_at
 from airflow_provider_webcollect.service import arguments, endpoints
@@ -86,9 +86,14 @@ class _AnalyticsOperator(WebCollectOperator):
         self.collection_task_ids = collection_task_ids
         self.member_names = member_names
         self.collection_method = collection_method
+        self._filters = [
+            name for name in ("collection_task_ids", "member_names") if getattr(self, name) is not None
+        ]
 
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
         """Check everything but the age of the days: a DAG must stay valid when its dates get old."""
+        # otherwise the query would be about all tasks of the account
+        refuse_lost(self, self._filters)
         first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         if last < first:
             raise InvalidArgument("start", self.start, f"it must not be after `end`, {last}")
@@ -285,10 +290,14 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         self.max_cost = max_cost
         self.per_task = per_task
         self.on_violation = on_violation
+        check_at_parse(self, self._check_limits, ())
         check_at_parse(self, self._check)
 
     def _check(self) -> None:
         self._check_query()
+        self._check_limits()
+
+    def _check_limits(self) -> None:
         shares = {"min_success_rate": self.min_success_rate, "max_volume_drop": self.max_volume_drop}
         limits = {**shares, "max_volume": self.max_volume, "max_cost": self.max_cost}
         for name, limit in limits.items():
@@ -348,8 +357,10 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
 
     def _by_task(self, rows: Iterable[AnalyticsRow]) -> defaultdict[str, list[AnalyticsRow]]:
         by_task: defaultdict[str, list[AnalyticsRow]] = defaultdict(list)
+        # the service may return an id in another letter case
+        given = {task_id.lower(): task_id for task_id in self._task_ids() or ()}
         for row in rows:
-            by_task[row.task_id if self.per_task else ""].append(row)
+            by_task[given.get(row.task_id.lower(), row.task_id) if self.per_task else ""].append(row)
         return by_task
 
     def _violations(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -31,7 +31,7 @@ from airflow_provider_webcollect.collection_tasks import (
     one_or_many,
     task_id_of,
 )
-from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse
+from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse, refuse_lost
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import arguments
@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 __all__ = ["WebCollectCapacitySensor", "WebCollectSubTaskStatusSensor", "WebCollectTaskStatusSensor"]
 
+#: The arguments that name collection tasks.
+_IDS = ("collection_task_id", "collection_task_ids")
 #: The value of `after` with which the status is queried when the wait begins.
 NOW = "now"
 
@@ -124,14 +126,9 @@ class WaitSensor(BaseSensorOperator):
     def _checked(self) -> Condition:
         """Check the rendered arguments and return the condition to wait for.
 
-        :raises InvalidArgument: if one breaks a rule, or was given but is None now, such as a missing result:
-            otherwise the wait would be for something else.
+        :raises InvalidArgument: if one breaks a rule, or was given but is None now.
         """
-        for name in self._given:
-            if getattr(self, name) is None:
-                raise InvalidArgument(
-                    name, None, "the DAG sets it to a template or a task's result, which is None now"
-                )
+        refuse_lost(self, self._given)
         return self._condition()
 
     def _begun(self, condition: Condition) -> Condition | None:
@@ -267,6 +264,7 @@ class _StatusSensor(WaitSensor):
     operator_extra_links = (WebCollectTaskLink(),)
 
     collection_task_id: str | None
+    _states: type[StrEnum]
 
     def __init__(
         self,
@@ -284,12 +282,19 @@ class _StatusSensor(WaitSensor):
     def _store_link(self, context: Context) -> None:
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
 
-    def _limits(self, states: type[StrEnum]) -> dict[str, Any]:
-        """Return the arguments that the conditions of both sensors have.
+    def _check_literals(self) -> None:
+        # what is no template is checked also beside templates
+        check_at_parse(self, self._limits, ())
+        check_at_parse(self, self._ids, [name for name in _IDS if name in self.template_fields])
+        super()._check_literals()
 
-        :param states: the service's states.
-        """
-        word = arguments.Word(states)
+    def _ids(self) -> tuple[str, ...]:
+        """Return the ids of the collection tasks."""
+        return (task_id_of("collection_task_id", self.collection_task_id),)
+
+    def _limits(self) -> dict[str, Any]:
+        """Return the condition's arguments that cannot be templates."""
+        word = arguments.Word(self._states)
         failures = arguments.items("failure_states", self.failure_states, word, may_be_empty=True)
         return {
             "target_states": tuple(arguments.items("target_states", self.target_states, word)),
@@ -344,6 +349,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
     template_fields_renderers = dict.fromkeys(
         ("collection_task_ids", "collection_task_names", "after"), "json"
     )
+    _states = TaskState
     _trigger = WebCollectTaskStatusTrigger
 
     def __init__(
@@ -370,31 +376,42 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         self.no_new_rows_for = no_new_rows_for
         self._check_literals()
 
-    def _condition(self) -> TaskStates:
-        for name, needs_memory in (("after", self.after == NOW), ("no_new_rows_for", self.no_new_rows_for)):
-            if needs_memory and self.reschedule and not self.deferrable:
-                rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
-                raise InvalidArgument(name, getattr(self, name), rule)
-        ids = one_or_many(self.collection_task_id, self.collection_task_ids)
-        check_names(self.collection_task_names)
-        arguments.one_of("wait_for", self.wait_for, ("all", "any"))
-        after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
+    def _ids(self) -> tuple[str, ...]:
+        return one_or_many(self.collection_task_id, self.collection_task_ids)
+
+    def _limits(self) -> dict[str, Any]:
         limit = self.no_new_rows_for
         if limit is not None:
+            self._refuse_without_memory("no_new_rows_for")
             limit = arguments.seconds("no_new_rows_for", limit, may_be_timedelta=True)
+        return {
+            "how_many": arguments.one_of("wait_for", self.wait_for, ("all", "any")),
+            "status_delay": arguments.seconds("status_delay", self.status_delay, may_be_zero=True),
+            "no_new_rows_for": limit,
+            **super()._limits(),
+        }
+
+    def _refuse_without_memory(self, name: str) -> None:
+        if self.reschedule and not self.deferrable:
+            rule = "in reschedule mode, a poke knows nothing about earlier ones: use deferrable=True"
+            raise InvalidArgument(name, getattr(self, name), rule)
+
+    def _condition(self) -> TaskStates:
+        if self.after == NOW:
+            self._refuse_without_memory("after")
+        ids = self._ids()
+        check_names(self.collection_task_names)
+        after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         return TaskStates(
             # without a start, the state of an earlier run would end the wait
             task_ids=tuple(task_id for task_id in ids if task_id in after) if after else ids,
-            how_many=self.wait_for,
             after=after,
-            status_delay=arguments.seconds("status_delay", self.status_delay, may_be_zero=True),
-            no_new_rows_for=limit,
-            **self._limits(TaskState),
+            **self._limits(),
         )
 
     def _checked(self) -> Condition:
         condition = super()._checked()
-        ids = one_or_many(self.collection_task_id, self.collection_task_ids)
+        ids = self._ids()
         names = described_tasks(ids, self.collection_task_names)
         if left_out := [names.get(task_id, task_id) for task_id in ids if task_id not in condition.keys]:
             self.log.warning("Not waiting for tasks without a start in `after`: %s", ", ".join(left_out))
@@ -419,12 +436,21 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         return next(iter(records), None) if self.collection_task_ids is None else records
 
 
+def _starts(decoded: Any) -> Iterator[Any]:
+    """Yield the results of starts; the result of a start of several tasks is a list of them."""
+    for result in map(arguments.decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
+        if isinstance(result, Mapping | None):
+            yield result
+        else:
+            yield from result
+
+
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
     """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
     starts: dict[str, Baseline] = {}
     decoded = arguments.decoded(after)
     try:
-        for start in map(arguments.decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
+        for start in _starts(decoded):
             if start is None:
                 continue  # the result of a start that was skipped
             task_id = arguments.text("collection_task_id", start["collection_task_id"])
@@ -467,6 +493,7 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 
     template_fields: Sequence[str] = ("collection_task_id", "sub_task_ids", "webcollect_conn_id", "timeout")
     template_fields_renderers = {"sub_task_ids": "json"}  # noqa: RUF012  # as in Airflow
+    _states = SubTaskState
     _trigger = WebCollectSubTaskStatusTrigger
 
     def __init__(
@@ -487,11 +514,8 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
         ids = None
         if self.sub_task_ids is not None:
             ids = tuple(dict.fromkeys(arguments.texts("sub_task_ids", arguments.decoded(self.sub_task_ids))))
-        return SubTaskStates(
-            task_id=task_id_of("collection_task_id", self.collection_task_id),
-            subtask_ids=ids,
-            **self._limits(SubTaskState),
-        )
+        (task_id,) = self._ids()
+        return SubTaskStates(task_id=task_id, subtask_ids=ids, **self._limits())
 
 
 class WebCollectCapacitySensor(WaitSensor):

@@ -109,6 +109,14 @@ class TestQuery:
         assert file.read_text() == "of an earlier run"
         assert list(tmp_path.iterdir()) == [file]
 
+    @pytest.mark.parametrize("name", ["collection_task_ids", "member_names"])
+    def test_a_filter_that_is_none_at_run_time_queries_nothing(self, sandbox: Sandbox, name: str) -> None:
+        operator = WebCollectQueryAnalyticsOperator(task_id="query", **WEEK, **{name: "{{ x }}"})
+        setattr(operator, name, None)
+        with pytest.raises(AirflowFailException, match=f"`{name}` is None; the DAG sets it to a template"):
+            execute(operator)
+        assert sandbox.control.requests() == []
+
     def test_days_that_are_too_old_fail_when_the_task_runs(self, sandbox: Sandbox) -> None:
         with pytest.raises(AirflowFailException, match="only the latest 3 months can be queried"):
             query(start="2020-01-01", end="2020-01-02")
@@ -177,6 +185,11 @@ class TestCheck:
         assert set(idle["tasks"]) == {"idle"}
         (violation,) = idle["violations"]
         assert violation == "task idle: there was no run, so the success rate is not known to be 0.0% or more"
+
+    def test_a_task_in_another_letter_case_is_one_task(self, serve: Callable[..., None]) -> None:
+        serve({"taskId": "a", **volume(50)})
+        checked = check(max_volume=50, per_task=True, collection_task_ids=["A"], on_violation="warn")
+        assert {task: metrics["volume"] for task, metrics in checked["tasks"].items()} == {"A": 50}
 
     def test_a_period_whose_predecessor_is_too_old_is_explained(self) -> None:
         with pytest.raises(AirflowFailException, match="the preceding period begins on "):

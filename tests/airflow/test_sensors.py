@@ -397,6 +397,16 @@ class TestTheRunBefore:
         assert record["current_total_extract_count"] >= 20
 
 
+def test_after_may_be_the_results_of_starts_of_several(sandbox: Sandbox) -> None:
+    tasks = [sandbox.control.add_task(state="Finished", lots=[2])["task_id"] for _ in range(3)]
+    starts = [
+        [{"collection_task_id": task_id, "after": {"executed_times": 0}} for task_id in ids]
+        for ids in (tasks[:2], tasks[2:])
+    ]
+    wait = WebCollectTaskStatusSensor(task_id="wait", collection_task_ids=tasks, after=starts)
+    assert [status["task_id"] for status in execute(wait)] == tasks
+
+
 class TestWithoutNewRows:
     """When the alarm comes is in ``tests/waiting``, and how it ends the task in ``test_end_of_waits.py``."""
 

@@ -305,8 +305,9 @@ class TestWhileTheTaskRuns:
         with make_dag():
             mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
         tasks = [mapped.unmap(arguments)]
-        # one template defers all checks but those of a single argument
-        if not {"collection_task_id", "renew_after"} & wrong.keys():
+        # one template defers all checks but those of arguments that no template can set, and of names
+        at_parse = {"collection_task_id", "renew_after", "poll_interval", "min_success_rate"}
+        if not at_parse & wrong.keys():
             tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))
         for task in tasks:
             with pytest.raises(AirflowFailException, match=f"`{next(iter(wrong))}"):
@@ -363,6 +364,33 @@ def test_a_literal_one_is_checked_everywhere() -> None:
         make("mark_exported", collection_task_id="")
     with make_dag(), pytest.raises(InvalidArgument, match="`renew_after"):
         make("refresh_token", renew_after=2, webcollect_conn_id="{{ params.c }}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [
+        ("status sensor", {"wait_for": "both", "after": "{{ x }}"}),
+        ("status sensor", {"target_states": ["Finishd"], "after": "{{ x }}"}),
+        ("status sensor", {"no_new_rows_for": -1, "after": "{{ x }}"}),
+        ("status sensor", {"collection_task_id": "", "after": "{{ x }}"}),
+        ("sub-task sensor", {"missing_timeout": -1, "sub_task_ids": "{{ x }}"}),
+        ("sub-task sensor", {"collection_task_id": "", "sub_task_ids": "{{ x }}"}),
+        ("start_subtasks", {"poll_interval": -4, "sub_task_ids": "{{ x }}"}),
+        ("metrics_check", {"on_violation": "wran", "max_cost": 1, "end": "{{ ds }}"}),
+    ],
+)
+def test_a_literal_one_is_checked_beside_a_template(kind: str, wrong: dict[str, Any]) -> None:
+    with make_dag(), pytest.raises(InvalidArgument, match=f"`{next(iter(wrong))}"):
+        make(kind, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("start_subtasks", "sub_task_ids"), ("status sensor", "after"), ("transfer", "destination")],
+)
+def test_a_function_is_left_to_airflow_to_call(kind: str, name: str) -> None:
+    with make_dag():
+        make(kind, **{name: lambda context, jinja_env: None})
 
 
 def test_the_error_says_in_which_task_it_stands() -> None:
