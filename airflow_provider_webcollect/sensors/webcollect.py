@@ -361,7 +361,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         wait_for: Literal["all", "any"] = "all",
         target_states: Sequence[str] = (TaskState.FINISHED,),
         failure_states: Sequence[str] = (TaskState.STOPPED,),
-        after: Mapping[str, Any] | Sequence[Mapping[str, Any]] | Literal["now"] | None = None,
+        after: Mapping[str, Any] | Sequence[Any] | Literal["now"] | None = None,
         status_delay: float = STATUS_DELAY,
         no_new_rows_for: float | datetime.timedelta | None = None,
         **kwargs: Any,

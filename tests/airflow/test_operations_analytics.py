@@ -111,7 +111,8 @@ class TestQuery:
 
     @pytest.mark.parametrize("name", ["collection_task_ids", "member_names"])
     def test_a_filter_that_is_none_at_run_time_queries_nothing(self, sandbox: Sandbox, name: str) -> None:
-        operator = WebCollectQueryAnalyticsOperator(task_id="query", **WEEK, **{name: "{{ x }}"})
+        filters: dict[str, Any] = {name: "{{ x }}"}
+        operator = WebCollectQueryAnalyticsOperator(task_id="query", **WEEK, **filters)
         setattr(operator, name, None)
         with pytest.raises(AirflowFailException, match=f"`{name}` is None; the DAG sets it to a template"):
             execute(operator)

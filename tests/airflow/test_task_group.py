@@ -369,7 +369,7 @@ def test_one_folder_is_refused_wherever_its_connection_is_named(how: dict[str, A
 @both
 @pytest.mark.parametrize("of_the_dag", [True, False])
 def test_default_args_count_as_arguments(how: dict[str, Any], of_the_dag: bool) -> None:
-    def make(defaults: dict[str, Any], **options: Any) -> WebCollectTaskGroup:
+    def make(defaults: dict[str, Any], **options: Any) -> Any:
         dag = make_dag(default_args=defaults if of_the_dag else {})
         return make_group(dag, default_args={} if of_the_dag else defaults, **{**how, **options})
 

@@ -370,7 +370,7 @@ def test_a_literal_one_is_checked_everywhere() -> None:
     ("kind", "wrong"),
     [
         ("status sensor", {"wait_for": "both", "after": "{{ x }}"}),
-        ("status sensor", {"target_states": ["Finishd"], "after": "{{ x }}"}),
+        ("status sensor", {"target_states": ["Finish"], "after": "{{ x }}"}),
         ("status sensor", {"no_new_rows_for": -1, "after": "{{ x }}"}),
         ("status sensor", {"collection_task_id": "", "after": "{{ x }}"}),
         ("sub-task sensor", {"missing_timeout": -1, "sub_task_ids": "{{ x }}"}),
