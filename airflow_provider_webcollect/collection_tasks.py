@@ -52,7 +52,7 @@ _TYPED = {"checks", "is_append", "rows", "cost"} | {
 #: Keys within these whose values are texts, unless they are mappings, as of a column of this name.
 _TEXTS = {"values", "pattern", "column", "action_id"}
 #: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
-_NUMBER = re.compile(r"[-+]?[0-9]{1,30}(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_NUMBER = re.compile(r"[-+]?(?=\.?[0-9])[0-9]{0,30}(\.[0-9]*)?([eE][-+]?[0-9]+)?")
 #: Files that were read, each with its version and with its entries or the error in it.
 _read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 

@@ -20,6 +20,7 @@ from airflow_provider_webcollect.cli.steering import app, group, subtasks, task
 from airflow_provider_webcollect.cli.tasks import analytics, capacity, discover, follow, read, status, token
 from airflow_provider_webcollect.cli.warehouse import dbt_source, load
 from airflow_provider_webcollect.landing.errors import (
+    CastFailed,
     ExtraMissing,
     LandingDamaged,
     LandingError,
@@ -150,7 +151,12 @@ def _called(words: Sequence[str]) -> click.Command:
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
     """Return an error's message, with arguments named as a person types them."""
     if not isinstance(error, InvalidArgument):
-        return _options_as_typed(str(error), command)
+        said = str(error)
+        for parameter in command.params:
+            said = said.replace(f"`{parameter.name}`", _typed(parameter))
+            if isinstance(error, CastFailed) and parameter.name == "raw":
+                said += "; --raw shows the texts"
+        return _options_as_typed(said, command)
     called, place, rule = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place, error.rule
     for parameter in command.params:
         rule = rule.replace(f"`{parameter.name}`", _typed(parameter))

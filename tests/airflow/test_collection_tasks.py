@@ -97,6 +97,10 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
         "  last_run: 2026-01-02T03:04:05Z\n  rows: 1000\n  cost: 0.5\n",
         {"last_run": "2026-01-02T03:04:05Z", "rows": 1000, "cost": 0.5},
     ),
+    "a number without a zero": (
+        "  late_rows_delay: .5\n  checks: {rows: {min_of_usual: 1., max_wrong: +.5e-1}}\n",
+        {"options": {"late_rows_delay": 0.5, "checks": {"rows": {"min_of_usual": 1.0, "max_wrong": 0.05}}}},
+    ),
     "zeros before a number": ("  rows: 010\n", {"rows": 10}),
     "a small cost": ("  cost: 1e-05\n", {"cost": 0.00001}),
     "a person's own keys": ("  x-team: [prices, {of: Ann}]\n  x-empty:\n", {}),

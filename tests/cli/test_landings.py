@@ -382,6 +382,16 @@ class TestValues:
         assert ended.code == 0, ended.err
         return folder
 
+    def test_a_text_that_does_not_fit_is_told_with_the_option_that_helps(
+        self, run: Run, connected: None, sandbox: Sandbox, folder: Path
+    ) -> None:
+        task = sandbox.control.add_task(rows=[{"n": "?"}], state="Finished")["task_id"]
+        assert run("land", task, folder, "--column-types", '{"n": "int64"}').code == 0
+        run("landing", "cat", folder, "-o", "csv").refused(
+            3, "`n` is '?' in row 1", "; --raw shows the texts"
+        )
+        run("land", task, folder, "--format", "csv", "--column", "m").refused(3, "--format is ")
+
     def test_sql_and_csv_have_values_and_raw_ones_texts(self, run: Run, shop: Path) -> None:
         query = "select sum(amount) as total from landing"
         assert json.loads(run("landing", "sql", shop, query, "-o", "json").out) == [{"total": "1321.90"}]
