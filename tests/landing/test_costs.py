@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -112,7 +113,8 @@ def test_a_run_sends_as_few_requests_at_any_age(
             relay.requests.clear()
             # in a process that knows nothing of the bucket
             monkeypatch.setattr(S3, "respects", {})
-            land(table, 10 * run, f"r{run}", max_part_bytes=10**6)
+            began = datetime.datetime.now(datetime.UTC)
+            land(table, 10 * run, f"r{run}", max_part_bytes=10**6, run_began=began)
             assert len(relay.requests) <= MOST, relay.requests
         small = [request.bytes for request in relay.requests if "/part-" not in request.path]
         if kind == "delta":
