@@ -133,7 +133,12 @@ def _timeout_at(
         timeout_at: datetime.datetime = ti.trigger_timeout - GRACE if is_sensor else ti.trigger_timeout
         return timeout_at
     seconds = fields.get("timeout")
-    return since + datetime.timedelta(seconds=seconds) if since and isinstance(seconds, int | float) else None
+    if since is None or not isinstance(seconds, int | float):
+        return None
+    try:
+        return since + datetime.timedelta(seconds=seconds)
+    except (OverflowError, ValueError):
+        return None
 
 
 def _failures(

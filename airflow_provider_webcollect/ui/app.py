@@ -111,9 +111,9 @@ def _loads(key: _Series, request: Request, user: GetUserDep) -> dict[str, Any]:
 
 
 @app.get("/landings/{asset_id}/waiting", dependencies=[_may_read_asset, _may_edit_dag])
-def _waiting(key: _Series, landing: str, commit: int) -> dict[str, Any]:
+def _waiting(key: _Series, landing: str, commit: int, user: GetUserDep) -> dict[str, Any]:
     with _errors_as_responses():
-        return read_waiting(key, landing, commit)
+        return read_waiting(key, landing, commit, _dags(user))
 
 
 def _refuse_other_sites(request: Request) -> None:

@@ -66,8 +66,11 @@ _FIRST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
 #: The problems of a landing's newest run, or of one of its sources, the gravest first.
 MARKS = ("failed", "checks", "late", "odd", "empty")
-#: Runs that somebody starts: they do not show when the next one is due.
-_UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB)
+#: Runs that somebody starts: they do not show when the next one is due. The last type is of Airflow 3.3.
+_UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB, "asset_materialization")
+
+#: A run of a DAG that a person may not read.
+UNNAMED_RUN = "a run of another DAG"
 
 #: The columns of a :class:`SeriesKey`.
 _SERIES: tuple[Any, ...] = (
@@ -226,17 +229,18 @@ def read_landings(
 
     :param session: of Airflow's database.
     :param dag_ids: the DAGs whose landings are returned.
-    :param search: a text that the DAG, the task or the asset must have in its name, or the asset in its URI.
+    :param search: words, each of which the DAG, the task or the asset must have in its name, or the asset in
+        its URI.
     """
-
-    def has_text(*columns: Any) -> ColumnElement[bool]:
-        return or_(*(func.lower(column).contains(search.lower(), autoescape=True) for column in columns))
-
-    assets_found = select(AssetModel.id).where(has_text(AssetModel.name, AssetModel.uri))
-    is_in_name = has_text(AssetEvent.source_dag_id, AssetEvent.source_task_id)
-    is_found = or_(is_in_name, AssetEvent.asset_id.in_(assets_found))
     of_all = _known_extents(session)
-    found_extents = _extents(session, is_found) if search else of_all
+    found_extents = of_all
+    if search:
+        found = _extents(session, and_(*map(_has_word, search.replace(" · ", " ").split())))
+        # those that have come since all were read
+        of_all = of_all | {key: found[key] for key in found if key.first == key or key.first not in of_all}
+        # a retry that is found alone is a part of its first landing
+        firsts = (key.first if key.first in of_all else key for key in found)
+        found_extents = {key: of_all[key] for key in firsts}
     extents = {key: extent for key, extent in found_extents.items() if key.dag_id in dag_ids}
     paused = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_paused)))
     by_hand = set(session.scalars(select(DagModel.dag_id).where(DagModel.timetable_summary == "None")))
@@ -261,9 +265,9 @@ def read_landings(
     landed_of = _landed(session, keys)
     failed_of = _failures(session, landed_of)
     is_shown = AssetModel.id.in_({key.asset_id for key in keys})
-    found = session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri).where(is_shown))
-    assets = {row.id: row for row in found}
-    waiting = _waiting(session, landed_of)
+    shown = session.execute(select(AssetModel.id, AssetModel.name, AssetModel.uri).where(is_shown))
+    assets = {row.id: row for row in shown}
+    waiting = _waiting(session, landed_of, dag_ids)
     series = []
     for key, landed in landed_of.items():
         if landed and key.asset_id in assets:
@@ -286,6 +290,16 @@ def read_landings(
             if source.collection_task_name
         },
     }
+
+
+def _has_word(word: str) -> ColumnElement[bool]:
+    """Return the condition that a landing has a word in one of its names."""
+
+    def has_it(*columns: Any) -> ColumnElement[bool]:
+        return or_(*(func.lower(column).contains(word.lower(), autoescape=True) for column in columns))
+
+    assets = select(AssetModel.id).where(has_it(AssetModel.name, AssetModel.uri))
+    return or_(has_it(AssetEvent.source_dag_id, AssetEvent.source_task_id), AssetEvent.asset_id.in_(assets))
 
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
@@ -322,6 +336,11 @@ def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> di
         "runs": [{"ended_at": run.ended_at.isoformat(), "state": run.state} for run in runs],
         "columns": columns[:MOST_COLUMNS],
     }
+
+
+def landed_runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
+    """Return the latest runs of a landing that have not failed, the oldest first."""
+    return _one_per_run(_landed(session, [key])[key])
 
 
 def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
@@ -501,14 +520,14 @@ def _retired(
     is_asked = run.dag_id.in_({key.dag_id for key in keys})
     newest_runs = select(func.max(run.id)).where(has_ended, is_asked).group_by(run.dag_id)
     rows = session.execute(
-        select(ti.dag_id, ti.task_id, ti.map_index, run.end_date)
+        select(ti.dag_id, ti.task_id, ti.map_index, ti.state, run.end_date)
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(run.id.in_(newest_runs))
     )
-    indexes_of: dict[str, dict[str, set[int]]] = {}
+    indexes_of: dict[str, dict[str, dict[int, str | None]]] = {}
     ended_at: dict[str, datetime.datetime | None] = {}
-    for dag_id, task_id, map_index, moment in rows:
-        indexes_of.setdefault(dag_id, {}).setdefault(task_id, set()).add(map_index)
+    for dag_id, task_id, map_index, state, moment in rows:
+        indexes_of.setdefault(dag_id, {}).setdefault(task_id, {})[map_index] = state
         ended_at[dag_id] = moment
     # a task may land elsewhere in each of its runs, or to several assets in one
     newest_of = {key[1:]: extents[key] for key in sorted(extents, key=lambda key: extents[key].newest)}
@@ -526,8 +545,8 @@ def _retired(
             indexes = tasks.get(key.task_id)
             if indexes is None:
                 return "the DAG no longer has the task"
-            # a mapped task that this run did not expand has the index -1
-            if key.map_index not in indexes and indexes != {-1}:
+            # a mapped task that this run did not expand has the index -1, under which it has not run
+            if key.map_index not in indexes and indexes.get(-1, "success") in ("success", "failed"):
                 return "the task no longer has the index"
         if run_of[extents[key].newest_id] != run_of[newest_of[key[1:]].newest_id]:
             return "the task has landed elsewhere since"
@@ -648,12 +667,14 @@ def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def _waiting(
-    session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]]
+    session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]], dag_ids: Collection[str]
 ) -> dict[SeriesKey, list[dict[str, Any]]]:
     """Return the runs whose rows wait for a decision in each series, the newest first.
 
     The newest event of a landing has all rows that waited there then. Decisions on the page since are known;
-    those made elsewhere are not.
+    those made elsewhere are not. Several DAGs may land in one folder.
+
+    :param dag_ids: the DAGs whose runs are named.
     """
     found = [
         (key, event, source, rows)
@@ -670,10 +691,11 @@ def _waiting(
         if decided.get((source.manifest, rows.commit), rows.at) > rows.at:
             continue
         run = (rows.dag_id, rows.run_id)
+        is_named = rows.dag_id in dag_ids
         new = {
-            "dag_id": rows.dag_id,
-            "run_id": rows.run_id,
-            "is_known": run in known,
+            "dag_id": rows.dag_id if is_named else key.dag_id,
+            "run_id": rows.run_id if is_named else UNNAMED_RUN,
+            "is_known": is_named and run in known,
             "ended_at": rows.at.isoformat(),
             "rows": 0,
             "object_storage_conn_id": event.object_storage_conn_id,

@@ -28,7 +28,13 @@ from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task
-from airflow_provider_webcollect.ui.landings import DECISIONS, runs_of, shortened, told_checks
+from airflow_provider_webcollect.ui.landings import (
+    DECISIONS,
+    UNNAMED_RUN,
+    landed_runs_of,
+    shortened,
+    told_checks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -101,7 +107,7 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
     )
     loads_of: dict[tuple[Any, ...], dict[str, Any]] = {}
     with create_session() as session:
-        events = [run.event for run in runs_of(session, key) if run.event]
+        events = [run.event for run in landed_runs_of(session, key) if run.event]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
             instance, given, value = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
@@ -123,9 +129,10 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
     return sorted(loads_of.values(), key=lambda load: load["ended_at"], reverse=True)
 
 
-def read_waiting(key: SeriesKey, landing: str, commit: int) -> dict[str, Any]:
+def read_waiting(key: SeriesKey, landing: str, commit: int, dag_ids: Collection[str]) -> dict[str, Any]:
     """Return what a person should know of quarantined rows before a decision.
 
+    :param dag_ids: the DAGs whose runs are named.
     :param landing: as for :func:`decide`, like ``commit``.
     :raises NothingToReview: if they do not wait for a decision; it says who has decided, if that is known.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
@@ -141,7 +148,7 @@ def read_waiting(key: SeriesKey, landing: str, commit: int) -> dict[str, Any]:
         check["rows"] = broken.get(outcome.check)
     return storable(
         {
-            "run_id": apart.run.run_id,
+            "run_id": apart.run.run_id if apart.run.dag_id in dag_ids else UNNAMED_RUN,
             "rows": apart.rows,
             "is_whole": apart.has_failed,
             "replaces": apart.replaces,
@@ -194,7 +201,7 @@ def _quarantining(key: SeriesKey, landing: str | None, commit: int) -> _Found:
 def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found | None:
     """Return the newest of the sources that are meant."""
     with create_session() as session:
-        runs = runs_of(session, key)
+        runs = landed_runs_of(session, key)
     found = (
         (run.run_id, source, run.event.object_storage_conn_id)
         for run in reversed(runs)

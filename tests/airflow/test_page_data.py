@@ -309,6 +309,26 @@ class TestLandings:
         searches = {"LANDS_": True, "land": True, "Rows_": True, "://BUCKET": True, "%": False}
         assert {search: bool(events.read(search)) for search in searches} == searches
 
+    def test_a_search_may_have_several_words(self, events: Events) -> None:
+        events.add(1, source_task_id="collect.land")
+        searches = {"lands_ collect": True, f"{events.dag_id} · collect.land": True, "lands_ other": False}
+        assert {search: bool(events.read(search)) for search in searches} == searches
+
+    def test_a_search_for_a_retry_finds_its_landing(self, events: Events) -> None:
+        for task_id in ("collect.land", "collect.retry_1.land"):
+            events.add(1, source_task_id=task_id, source_run_id="run")
+        assert [series["task_id"] for series in events.read("retry_1")] == ["collect.land"]
+
+    def test_a_search_finds_what_is_newer_than_what_is_known_of_all(
+        self, events: Events, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(landings, "MANY_SERIES", 0)
+        clock(landings.KEPT_SECONDS)
+        events.add(1, source_task_id="first")
+        events.read()
+        events.add(1, source_task_id="second")
+        assert [series["task_id"] for series in events.read("second")] == ["second"]
+
     @pytest.mark.parametrize(
         ("rows", "usual", "state", "marks"),
         [
@@ -380,7 +400,7 @@ class TestLandings:
             values = (series["expected_at"], series["marks"], series["is_paused"])
             assert values == (None, [], facts["is_paused"])
 
-    @pytest.mark.parametrize("run_type", ["manual", "backfill"])
+    @pytest.mark.parametrize("run_type", ["manual", "backfill", "asset_materialization"])
     def test_manual_runs_do_not_tell_when_the_next_is_expected(self, events: Events, run_type: str) -> None:
         for index in range(6):
             events.add(1, source_run_id=f"run {index}", ended=NOW - DAY * (15 - index))
@@ -449,11 +469,12 @@ class TestRetiredLandings:
         *indexes: int,
         state: str = "success",
         at: datetime.datetime | None = None,
+        task_state: str = "success",
     ) -> None:
         """Add an ended run of the DAG, which has one task."""
         run_id = f"newest_{next(_numbers)}"
         for index in indexes or (-1,):
-            events.add_run(run_id, task_id=task_id, map_index=index, operator="Other", state="success")
+            events.add_run(run_id, task_id=task_id, map_index=index, operator="Other", state=task_state)
         with create_session() as session:
             session.execute(update(DagRun).filter_by(run_id=run_id).values(state=state, end_date=at))
 
@@ -470,10 +491,12 @@ class TestRetiredLandings:
     def test_the_task_no_longer_has_the_index(self, events: Events) -> None:
         self.failing(events, map_index=2)
         # the task before it has failed: it was not expanded
-        self.end_run(events, "land", -1)
+        self.end_run(events, "land", -1, task_state="upstream_failed")
         assert events.marks() == ["failed"]
-        self.end_run(events, "land", 0, 1)
-        assert (events.marks(), events.one()["retired"]) == ([], "the task no longer has the index")
+        # there are fewer indexes, or it is no longer mapped
+        for indexes in ((0, 1), (-1,)):
+            self.end_run(events, "land", *indexes)
+            assert (events.marks(), events.one()["retired"]) == ([], "the task no longer has the index")
 
     @pytest.mark.parametrize("place", [{"source_task_id": "new"}, {"source_map_index": 2}])
     def test_what_landed_since_has_not_retired(self, events: Events, place: dict[str, Any]) -> None:
@@ -565,6 +588,15 @@ class TestChecks:
         assert (told["ended_at"], told["is_known"]) == ((NOW - DAY * 400).isoformat(), True)
         events.add_event(landed_a(waiting=[]), NOW + DAY)
         assert events.one()["quarantines"] == []
+
+    def test_runs_of_a_dag_that_may_not_be_read_are_not_named(self, events: Events) -> None:
+        other = {**rows_waiting(7, NOW), "dag_id": "secret", "run_id": "scheduled__secret"}
+        events.add_event(landed_a(waiting=[other]), NOW)
+        (told,) = events.one()["quarantines"]
+        facts = told["dag_id"], told["run_id"], told["is_known"], told["waiting"][0]["commit"]
+        assert facts == (events.dag_id, "a run of another DAG", False, 7)
+        (series,) = read({events.dag_id, "secret"})["series"]
+        assert series["quarantines"][0]["run_id"] == "scheduled__secret"
 
     def test_each_source_has_its_own_quarantined_commits(self, events: Events) -> None:
         for _ in range(4):
@@ -690,6 +722,11 @@ class TestActivity:
         for left, is_near in ((0.09, True), (0.11, False)):
             (running,) = read_work(events.dag_id, NOW + DAY * (1 - left))["running"]
             assert running["is_near_timeout"] is is_near
+
+    def test_a_timeout_beyond_all_times_is_none(self, events: Events) -> None:
+        arguments = {"timeout": 1e12}
+        events.add_run("run", operator="WebCollectTaskStatusSensor", arguments=arguments, **DEFERRED)
+        assert [task["timeout_at"] for task in read_work(events.dag_id)["running"]] == [None]
 
     def test_a_deferred_sensor_ends_when_its_own_timeout_says(self, events: Events) -> None:
         sensor = "WebCollectTaskStatusSensor"

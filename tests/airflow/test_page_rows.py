@@ -31,6 +31,7 @@ from airflow_provider_webcollect.sandbox import Sandbox
 from airflow_provider_webcollect.transfers.landing_to_warehouse import WebCollectLoadOperator
 from airflow_provider_webcollect.ui import rows
 from airflow_provider_webcollect.ui.app import app
+from airflow_provider_webcollect.ui.landings import MOST_RUNS
 from tests.airflow.dag_runs import make_dag, run_dag
 from tests.airflow.executions import Task, on_sandbox
 from tests.airflow.landings import GROWING, Landing, make_transfer, reported
@@ -113,7 +114,10 @@ def quarantined(landing: Landing, events: Events) -> dict[str, Any]:
 def quarantine(landing: Landing, events: Events, **options: Any) -> dict[str, Any]:
     extra = reported(landing.destination, landing.task, **{**QUARANTINES, **options})
     (commit,) = extra["quarantined"]
-    events.add_event(extra, now(), source_run_id=run_of(landing, commit))
+    run = waiting(landing.destination, commit).run
+    # a DAG that the visitors may read
+    Events(run.dag_id).add_dag()
+    events.add_event(extra, now(), source_run_id=run.run_id)
     return {"landing": landing.destination, "commit": commit}
 
 
@@ -318,6 +322,17 @@ class TestEvidence:
 
 
 class TestRows:
+    def test_many_failures_hide_no_rows(
+        self, landing: Landing, events: Events, quarantined: dict[str, Any]
+    ) -> None:
+        events.add_event(reported(landing.destination, landing.task, **GROWING), now())
+        later = now() + datetime.timedelta(minutes=1)
+        for number in range(MOST_RUNS):
+            events.add_run(f"failed {number}", end_date=later)
+        person = Visitor(events, "user")
+        assert person.get("waiting", **quarantined)[0] == 200
+        assert person.get("rows", **quarantined)[0] == 200
+
     @pytest.mark.parametrize("form", [{}, {"file_format": "csv"}, {"file_format": "parquet"}])
     def test_five_rows_are_shown(self, landing: Landing, events: Events, form: dict[str, str]) -> None:
         reported(landing.destination, landing.task, **GROWING, **form)

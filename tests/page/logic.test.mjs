@@ -623,6 +623,19 @@ describe("lines to copy", () => {
     assert.match(shell, /^webcollect landing sql 'lake.shop.prices' 'select .*' --object-storage-conn-id 'glue'$/);
     assert.equal(python, 'read_landing("lake.shop.prices", object_storage_conn_id="glue")');
   });
+  test("an address with a connection of its own is taken as it is", () => {
+    const own = logic.readingLines("s3://archive@bucket/books", "aws_default");
+    assert.equal(own.python, 'read_landing("s3://archive@bucket/books")');
+    assert.ok(!own.shell.includes("aws_default"));
+    assert.ok(!logic.decidingLines("s3://archive@bucket/books", "aws_default", 3).accepts.includes("aws_default"));
+    for (const address of ["s3://bucket/a@b", "abfss://box@account.dfs.core.windows.net/books"])
+      assert.match(logic.readingLines(address, "conn").python, /object_storage_conn_id="conn"/);
+  });
+});
+
+test("two assets with one URI have landings of their own", () => {
+  const series = { dag_id: "d", task_id: "land", asset: { uri: "s3://bucket/prices" } };
+  assert.notEqual(logic.seriesKey({ ...series, asset_id: 1 }), logic.seriesKey({ ...series, asset_id: 2 }));
 });
 
 test("numbers are readable, unknown ones are no zeros", () => {

@@ -169,7 +169,8 @@ export function taskKey(each) {
 }
 
 export function seriesKey(each) {
-  return identity(each.dag_id, each.task_id, each.map_index ?? -1, each.asset?.uri);
+  // two assets may have one URI
+  return identity(each.dag_id, each.task_id, each.map_index ?? -1, each.asset_id ?? each.asset?.uri);
 }
 
 export function isMapped(each) {
@@ -335,9 +336,17 @@ function landingLine(command, landing, connection, rest) {
   return `webcollect landing ${command} ${shellWord(landing)} ${rest}${option}`;
 }
 
+/** Return the connection of all sources, unless the address of a landing names one of its own. */
+function connectionOf(landing, connection) {
+  const [, scheme, bucket] = landing.match(/^([a-z][\w+.-]*):\/\/[^/@]*@([^/@]+)/i) ?? [];
+  // Azure's own addresses are abfss://container@account.dfs.core.windows.net/folder
+  const isAzures = /^(abfss?|adl|az)$/i.test(scheme ?? "") && bucket.includes(".");
+  return scheme && !isAzures ? null : connection;
+}
+
 /** Return the shell commands that show quarantined rows, and decide on them; all may be null. */
 export function decidingLines(landing, connection, commit) {
-  const line = (command, rest) => landingLine(command, landing, connection, rest);
+  const line = (command, rest) => landingLine(command, landing, connectionOf(landing, connection), rest);
   return {
     shows: line("cat", `--quarantined ${commit} --reasons`),
     accepts: line("accept", `--commit ${commit}`),
@@ -346,7 +355,8 @@ export function decidingLines(landing, connection, commit) {
 }
 
 /** Return the lines that read a landing, in Python and in a shell; the latter may be null. */
-export function readingLines(landing, connection) {
+export function readingLines(landing, connectionOfAll) {
+  const connection = connectionOf(landing, connectionOfAll);
   const argument = connection ? `, object_storage_conn_id=${pythonString(connection)}` : "";
   return {
     python: `read_landing(${pythonString(landing)}${argument})`,
@@ -409,7 +419,7 @@ export function fallOf(shares) {
   if (!best.weight) return null;
   const [before, since] = [median(values.slice(0, best.at)), median(values.slice(best.at))];
   const isOver = values.at(-1) >= (before + since) / 2;
-  return before - since < TOLD_FALL || isOver ? null : { before, since, last: known[best.at - 1].index };
+  return before - since < TOLD_FALL - 1e-9 || isOver ? null : { before, since, last: known[best.at - 1].index };
 }
 
 /** Return a share as exact as the messages of checks have it: 100 % are all rows. */

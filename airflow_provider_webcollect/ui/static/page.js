@@ -315,10 +315,11 @@ class WebCollectPage extends HTMLElement {
     const { search } = this;
     const url = new URL("landings", ROUTES);
     url.searchParams.set("search", search);
-    this.readInto(`search ${search}`, [], async (signal) => {
+    this.readInto(`search ${search}`, [this.landings], async (signal) => {
       const { series, names } = await read(url, signal);
       this.learn(names, connectionsOf(series));
       if (search === this.search) this.found = series;
+      return this.landingsData.read_at;
     });
   }
 
@@ -560,9 +561,11 @@ class WebCollectPage extends HTMLElement {
     const checked = [];
     if (this.activityData && !this.running.problem)
       checked.push("no failure of the last seven days is open", "no wait is near its timeout");
-    if (this.landingsData && !this.landings.problem)
-      checked.splice(1, 0, "no landing is late, odd or empty, or has failed its checks");
-    const isWhole = checked.length === 3;
+    if (this.landingsData && !this.landings.problem) {
+      const none = this.landingsData.left_out ? "none of the landings shown" : "no landing";
+      checked.splice(1, 0, `${none} is late, odd or empty, or has failed its checks`);
+    }
+    const isWhole = checked.length === 3 && !this.landingsData.left_out;
     const isUnused = !this.landingsData?.series.length && !this.activityData?.running.length;
     const isWell = isWhole && !this.service.problem && !this.stateOfService()?.isTrouble;
     this.well.hidden = items.length > 0 || isUnused || !checked.length;

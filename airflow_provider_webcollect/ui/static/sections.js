@@ -144,15 +144,14 @@ export function landingDetails(series, names, links, details, now, act) {
   const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
   const isOne = series.sources.length < 2;
   const [source] = series.sources;
-  const lines = isOne && series.destination ? readingLines(series.destination, series.object_storage_conn_id) : null;
+  // the only one of several sources has a folder of its own
+  const manifest = isOne ? series.manifests[0] : null;
+  const landing = manifest?.replace(/\/_manifest\.json$/, "") ?? series.destination;
+  const lines = isOne && landing ? readingLines(landing, series.object_storage_conn_id) : null;
   const facts = el(
     "dl",
     {},
-    series.destination &&
-      fact(
-        "Destination",
-        copyable(series.destination, "the destination", outerLink(series.destination, series.destination)),
-      ),
+    landing && fact("Destination", copyable(landing, "the destination", outerLink(landing, landing))),
     isOne && series.manifests.map((path) => fact("Manifest", copyable(path, "the manifest", outerLink(path, path)))),
     isOne &&
       source &&
