@@ -229,13 +229,18 @@ def _run(run_id: str) -> Run:
 
 
 def _unfinished_run(folder: Folder) -> Run | None:
-    """Return the run of the last command that has not ended here, so that this one resumes it."""
+    """Return the run of the last command that has not ended here, so that this one resumes it.
+
+    What a run has staged after its commit is read again by the next one.
+    """
     commits = CommitLog(folder)
     state = commits.read()
     unfinished = [
         draft
         for draft in commits.staged().values()
-        if draft.may_continue(state) and draft.run == _run(draft.run.run_id)
+        if draft.may_continue(state)
+        and draft.run == _run(draft.run.run_id)
+        and not (state and draft.run == state.run)
     ]
     return max(unfinished, key=lambda draft: draft.started_at).run if unfinished else None
 

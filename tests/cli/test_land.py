@@ -184,6 +184,21 @@ def test_a_kill_after_the_commit_leaves_nothing(run: Run, sandbox: Sandbox, task
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
+def test_what_a_named_run_has_left_after_its_commit_holds_up_no_other(
+    run: Run, sandbox: Sandbox, task: str, folder: Path
+) -> None:
+    small = ("land", task, folder, *INCREMENTAL, "--page-size", 100, "--max-part-bytes", 1)
+    refused: dict[str, Any] = {"kind": "status", "status": 403, "code": "PermissionDenied", "times": None}
+    sandbox.control.fail("/data/markexported", **refused)
+    assert run(*small, "--run-id", "x", "--mark-exported").code == 3
+    sandbox.control.grow(task, 500)
+    sandbox.control.fail("/data/all", after=3, **refused)
+    assert run(*small, "--run-id", "x", "--mark-exported").code == 3
+    sandbox.control.clear_faults()
+    assert run(*small).code == 0
+    assert rows(folder) == sandbox.control.true_rows(task)
+
+
 def test_a_terminal_shows_a_bar_and_keeps_the_result(start: Start, sandbox: Sandbox, folder: Path) -> None:
     task = sandbox.control.add_task(lots=[600])["task_id"]
     sandbox.control.fail("/data/all", kind="slow", seconds=0.3, times=None)
