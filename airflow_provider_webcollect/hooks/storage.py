@@ -70,12 +70,21 @@ def _as_server() -> Iterator[None]:
                     os.environ.pop(_CONTEXT, None)
 
 
+#: Schemes that fsspec has, and Airflow has not, or uses without a container.
+_UNKNOWN_TO_AIRFLOW = {"adl", "az", "s3n"}
+
+
 def supported(argument: str, location: Location) -> Location:
     """Return a location whose scheme Airflow knows; nothing is connected to.
 
-    :raises InvalidArgument: if Airflow has no filesystem for the scheme.
+    :raises InvalidArgument: if Airflow has no filesystem for the scheme, or would take Azure's container for
+        a connection.
     """
     scheme = location.scheme
+    # other readers take these
+    if scheme in _UNKNOWN_TO_AIRFLOW or (STORAGE_EXTRAS.get(scheme) == "azure" and "." in location.bucket):
+        known = "s3://bucket/folder" if scheme == "s3n" else "abfs://connection@container/folder"
+        raise InvalidArgument(argument, location.text, f"Airflow takes {known}")
     if not (
         location.kind == "iceberg"
         or scheme in {*STORAGE_EXTRAS, "file"}

@@ -38,7 +38,7 @@ def test_a_path_may_be_a_template(source: Task, destination: str) -> None:
         "s3://bucket",
         "s3a://conn@bucket/prices",
         "gs://bucket/prices",
-        "abfss://container@account.dfs.core.windows.net/prices",
+        "abfss://conn@container/prices",
         *("file:///data/prices", "/data/prices", "/data/t1:t2"),
     ],
 )

@@ -81,6 +81,11 @@ DESTINATIONS = [
     ("/data/a::b", "must not hold `::`"),
     ("s3://", "must name a bucket"),
     ("gs://conn@/prices", "must name a bucket"),
+    ("s3n://bucket/prices", "Airflow takes s3://bucket/folder"),
+    *(
+        (f"{form}/prices", "Airflow takes abfs://connection@container/folder")
+        for form in ("az://box", "adl://box", "abfss://box@account.dfs.core.windows.net")
+    ),
     ("s3:/bucket/prices", NO_SCHEME),
     *((path, NO_SCHEME) for path in ("my-bucket/prices", "prices", "./prices", "~/prices")),
     ("file://my-bucket/prices", NO_SCHEME),
