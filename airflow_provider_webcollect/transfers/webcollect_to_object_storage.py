@@ -71,6 +71,8 @@ MOST_AT_ONCE = 32
 LONGEST_KEY = 250
 #: The keys that an entry of ``sources`` can have.
 _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
+#: The options that a source can unset.
+_CAN_BE_NONE = {field.name for field in msgspec.structs.fields(SourceOptions) if field.default is None}
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -429,7 +431,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         own = {
             key: value
             for key, value in entry.items()
-            if key in SourceOptions.__struct_fields__ and value is not None
+            if key in SourceOptions.__struct_fields__ and (value is not None or key in _CAN_BE_NONE)
         }
         target = Target.of(task.id, f"{name}.lotno", entry.get("lotno"), of_all, own=own, name=name)
         if (folder := entry.get("destination")) is not None or self.table_format == "iceberg":

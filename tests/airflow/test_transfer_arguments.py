@@ -132,6 +132,17 @@ def test_a_source_may_name_a_connection_of_its_own() -> None:
     )
 
 
+def test_a_source_may_have_none_of_an_option(sandbox: Sandbox, destination: str) -> None:
+    rows = [{"url": "a", "price": "1"}]
+    task = sandbox.control.add_task(rows=rows, lots=[1])["task_id"]
+    of_all = {"columns": ["url"], "checks": {"rows": {"min": 100}}, "partition": "dt=1"}
+    own = dict.fromkeys(of_all)
+    execute(make_transfer(destination, sources=[{"collection_task_id": task, **own}], **of_all))
+    landed = read_landing(f"{destination}/{task}")
+    assert list(landed.iter_rows()) == rows
+    assert not landed.manifest.parts[0].name.startswith("dt=")
+
+
 def test_whole_runs_may_be_compared_by_a_column_that_is_made(sandbox: Sandbox, destination: str) -> None:
     task = sandbox.control.add_task(rows=[{"link": "/1"}, {"link": "/2"}], lots=[2])["task_id"]
     link = {"type": "url", "from": "link", "base": "https://shop.example/"}
