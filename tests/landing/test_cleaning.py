@@ -32,6 +32,7 @@ LEFTOVERS = [
     ".tmp-part-00007-0badcafe.parquet-12345678",
     ".tmp-_manifest.json-12345678",
     "_commits/.tmp-00000009.json-12345678",
+    "_delta_log/.tmp-00000000000000000009.json-12345678",
     "_staged/0123456789ab-0badcafe.json",
     "_staged/.tmp-0123456789ab-0badcafe.json-12345678",
     "_quarantine/part-00007-0badcafe.jsonl",

@@ -322,6 +322,25 @@ CHECKS: dict[str, Any] = {
 #: The same, of which more rows may be wrong.
 SOME = {**CHECKS, "rows": {"max_wrong": 0.1}}
 TYPED = {"price": "decimal(10,2)"}
+
+
+def test_a_second_decision_writes_what_the_table_lacks(tmp_path: Path) -> None:
+    table = tables_in(tmp_path, "delta")()
+    runs = Runs(table, file_format=make_format("parquet"))
+    runs.land(goods(2), FILLED)
+    runs.land(goods(3, price=None), FILLED, on_failed_checks="quarantine")
+    before = {file.name for file in tmp_path.rglob("_delta_log/*.json")}
+    accept(table.destination, by="Ann")
+    # as if the process had been killed after its commit
+    for file in tmp_path.rglob("_delta_log/*.json"):
+        if file.name not in before:
+            file.unlink()
+    assert len(table.rows()) == 2
+    with pytest.raises(NothingToReview):
+        accept(table.destination, commit=2, by="Bob")
+    assert len(table.rows()) == 5
+
+
 KINDS = ["jsonl", "csv", "parquet", "delta", "iceberg"]
 
 

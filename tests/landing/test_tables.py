@@ -162,6 +162,16 @@ def test_a_column_of_others_in_another_letter_case_is_refused(table: Table, runs
     assert len(table.rows()) == 4
 
 
+def test_columns_to_name_are_those_of_the_rows(table: Table, runs: Runs) -> None:
+    number = {"type": "float64", "from": "price"}
+    typed = {"column_types": {"n": number}}
+    rows = [{"url": "a", "URL": "b", "price": "1.5"}]
+    with pytest.raises(FormatChanged, match=r"`url` and `URL` would be one.*columns=\['url', 'price'\]"):
+        runs.land(rows, file_format=make_format("parquet", **typed))
+    runs.again(file_format=make_format("parquet", columns=["url", "price"], **typed))
+    assert [row["n"] for row in table.rows()] == [1.5]
+
+
 def test_rows_are_as_others_have_left_them(table: Table) -> None:
     land(table, 10)
     table.delete("n = '3'")

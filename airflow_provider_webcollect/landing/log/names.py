@@ -28,7 +28,7 @@ _COMMIT = re.compile(_COMMIT_PATTERN)
 #: A file of a landing, or an incomplete one on a disk.
 _OURS = re.compile(
     rf"{PART_PATTERN}|{_COMMIT_PATTERN}|{_STAGED_PATTERN}|{MANIFEST}"
-    rf"|(?:{PARTITION_PATTERN}/|{COMMITS}/|{STAGED}/|{QUARANTINE}/)*\.tmp-[^/]+-[0-9a-f]{{8}}"
+    rf"|(?:{PARTITION_PATTERN}/|{COMMITS}/|{STAGED}/|{QUARANTINE}/|_delta_log/)*\.tmp-[^/]+-[0-9a-f]{{8}}"
 )
 #: Files that file systems, Spark, Hadoop and macOS leave in folders.
 _MARKER = re.compile(r"(?:[^/]+/)*(?:\.nfs[^/]*|_SUCCESS|[^/]*_\$folder\$|\.[^/]*\.crc|\.DS_Store)")

@@ -37,7 +37,8 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestTimeTooSkewed", "To
 #: What Azure says of a shared access signature that has expired.
 _EXPIRED_SIGNATURE = "Signature not valid in the specified time frame"
 _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
-_TOO_LONG = {errno.ELOOP, errno.ENAMETOOLONG}
+#: The errors of a path that leads nowhere.
+_NO_PATH = {errno.ELOOP, errno.ENOTDIR}
 #: The errors of file systems without links (FAT, SMB, some mounts of NFS and of object stores).
 _NO_LINKS = {
     errno.EACCES,
@@ -126,7 +127,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
         )
     if number in _NO_SPACE:
         return StorageError(f"No space is left to write {where}; free some, and try again. ({text})")
-    if number in _TOO_LONG or response.code == "KeyTooLongError":
+    if number == errno.ENAMETOOLONG or response.code == "KeyTooLongError":
         # a disk limits each name, as a rule to 255 bytes, and a store the path, to 1,024
         longest = max(len(name.encode()) for name in path.split("/"))
         return StorageError(
@@ -157,7 +158,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
             f"Access to {where} is denied; a landing lists, reads, writes and deletes files there. ({text})",
             permanent=True,
         )
-    return StorageError(f"The storage has failed at {where}: {text}", permanent=number == errno.ENOTDIR)
+    return StorageError(f"The storage has failed at {where}: {text}", permanent=number in _NO_PATH)
 
 
 def have_expired(error: Exception) -> bool:

@@ -284,7 +284,7 @@ class DeltaFolder(TableFolder):
     def _refuse(self, snapshot: DeltaSnapshot | None, lacking: Lacking) -> None:
         state = lacking.state
         partition_by = self._partition_columns(lacking.parts, snapshot)
-        self._refuse_names(snapshot, state.columns or (), partition_by)
+        self._refuse_names(snapshot, state, partition_by)
         schema = schema_of(state, partition_by)
         if snapshot is None and not state.columns:
             raise NoColumns(

@@ -133,7 +133,7 @@ class IcebergFolder(TableFolder):
         return names - {path.removeprefix(f"{self._location}/") for path in paths}
 
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
-        self._refuse_names(snapshot, lacking.state.columns or ())
+        self._refuse_names(snapshot, lacking.state)
         schema = schema_of(lacking.state)
         # of a transaction that is dropped
         self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))

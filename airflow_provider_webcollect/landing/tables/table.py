@@ -302,12 +302,14 @@ class TableFolder(Folder):
             )
 
     def _refuse_names(
-        self, snapshot: Snapshot | None, columns: Iterable[str], partition_by: Sequence[str] = ()
+        self, snapshot: Snapshot | None, state: Manifest, partition_by: Sequence[str] = ()
     ) -> None:
         """Raise :class:`FormatChanged` if a reader of the table would take a name for another one."""
+        # columns that are made of others come with these
+        made = {name for name, kind in state.column_types.items() if kind.from_ is not None}
         names = {name.lower(): name for name in (*partition_by, *(snapshot.columns if snapshot else ()))}
         landable, wrong = [], []
-        for name in columns:
+        for name in state.columns or ():
             if "\0" in name:
                 wrong.append(f"the column {quoted(name)} has a NUL, where readers of tables end its name")
             elif (other := names.get(name.lower(), name)) != name or other in partition_by:
@@ -319,7 +321,7 @@ class TableFolder(Folder):
         if wrong:
             raise FormatChanged(
                 f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: "
-                f"columns={quoted(landable)}"
+                f"columns={quoted([name for name in landable if name not in made])}"
             )
 
     def call(self, what: str, work: Callable[[], T]) -> T:

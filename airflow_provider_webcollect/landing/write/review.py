@@ -124,7 +124,13 @@ def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | No
             if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
                 commits.publish(state)
                 return _decided_before(commits, earlier, choice)
-            apart = _chosen(folder, state, run_id, number)
+            try:
+                apart = _chosen(folder, state, run_id, number)
+            except NothingToReview:
+                if state is not None:
+                    # an earlier decision may have failed after its commit
+                    commits.publish(state)
+                raise
             assert state is not None
             # by the next try, other rows may wait too
             number = apart.commit
