@@ -75,10 +75,7 @@ def check_at_parse(
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
     """
     names = operator.template_fields if names is None else tuple(names)
-    # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
-    for name in {*operator.template_fields, *names}:
-        if (value := getattr(operator, name, None)) is not None:
-            setattr(operator, name, as_lists(value))
+    keep_iterators(operator, names)
     if not is_expanded_instance(operator) and all(
         is_literal(getattr(operator, name, None)) for name in names
     ):
@@ -98,6 +95,19 @@ def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -
     for name in names:
         if (value := getattr(operator, name)) is not None:
             raise InvalidArgument(name, value, f"it cannot be given with `{argument}`")
+
+
+def keep_iterators(operator: BaseOperator, names: Iterable[str] = ()) -> None:
+    """Replace iterators among an operator's arguments with lists, since they are read more than once.
+
+    Templates that render native objects give iterators, too: ``{{ params.words | map('upper') }}``.
+
+    :param names: names of arguments besides the template fields.
+    """
+    # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
+    for name in {*operator.template_fields, *names}:
+        if (value := getattr(operator, name, None)) is not None:
+            setattr(operator, name, as_lists(value))
 
 
 def refuse_lost(operator: BaseOperator, names: Iterable[str]) -> None:
@@ -266,6 +276,7 @@ class WebCollectOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Perform the operation; an error that a retry cannot fix fails the task without retries."""
         with self.errors():
+            keep_iterators(self)
             return storable(self.perform(self.open_hook(context)))
 
     def open_hook(self, context: Context) -> WebCollectHook:

@@ -21,6 +21,7 @@ from airflow_provider_webcollect.common import (
     as_lists,
     check_at_parse,
     for_each,
+    keep_iterators,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import arguments
@@ -195,6 +196,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Start the idle sub-tasks, or take over the starts of an earlier attempt; then wait if requested."""
         with self.errors():
+            keep_iterators(self)
             hook = self.open_hook(context)
             memories = {task_id: _Memory(context, self, task_id) for task_id in self._ids()}
             self._look(hook, memories.values())

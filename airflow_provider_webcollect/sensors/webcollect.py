@@ -31,7 +31,14 @@ from airflow_provider_webcollect.collection_tasks import (
     one_or_many,
     task_id_of,
 )
-from airflow_provider_webcollect.common import GRACE, airflow_errors, as_lists, check_at_parse, refuse_lost
+from airflow_provider_webcollect.common import (
+    GRACE,
+    airflow_errors,
+    as_lists,
+    check_at_parse,
+    keep_iterators,
+    refuse_lost,
+)
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
 from airflow_provider_webcollect.service import arguments
@@ -128,6 +135,7 @@ class WaitSensor(BaseSensorOperator):
 
         :raises InvalidArgument: if one breaks a rule, or was given but is None now.
         """
+        keep_iterators(self)
         refuse_lost(self, self._given)
         return self._condition()
 

@@ -10,7 +10,13 @@ from airflow.providers.common.compat.sdk import BaseHook, BaseOperator
 
 from airflow_provider_webcollect.assets import documentation, storable
 from airflow_provider_webcollect.collection_tasks import id_or_name
-from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about, refuse_beside
+from airflow_provider_webcollect.common import (
+    airflow_errors,
+    check_at_parse,
+    errors_about,
+    keep_iterators,
+    refuse_beside,
+)
 from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import (
@@ -204,6 +210,7 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
         with airflow_errors():
+            keep_iterators(self)
             loads = self._check()
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
             if self.sources is None:
@@ -264,10 +271,15 @@ class WebCollectLoadOperator(BaseOperator):
 
         from airflow_provider_webcollect.transfers.reporting import version_of
 
+        def dataset_of(load: _Load, landed: LandedData) -> tuple[str, str]:
+            # as the landing names it in its lineage: filesystems may know a scheme by another name
+            is_folder = load.location.kind == "folder"
+            return (load.location if is_folder else Location("folder", landed.uri)).dataset
+
         return OperatorLineage(
             inputs=[
                 InputDataset(
-                    *Location("folder", landed.uri).dataset,
+                    *dataset_of(load, landed),
                     facets={**documentation(load.name), **version_of(landed.manifest)},
                 )
                 for load, landed in self._landed

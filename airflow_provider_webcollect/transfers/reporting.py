@@ -384,13 +384,14 @@ def report_to_outlets(
         return
     event, own = _events_of(connections, source, facts)
     for outlet in outlets:
-        if hasattr(outlet, "uri"):
-            events[outlet].extra.update(own.get(outlet.uri, event).extra())
-            if partition_key is not None:
-                events[outlet].add_partitions(partition_key)
-        elif isinstance(outlet, AssetAlias):
+        if isinstance(outlet, AssetAlias):
             for uri, of_folder in own.items():
                 events[outlet].add(Asset(uri=uri), extra=of_folder.extra())
+            continue
+        # an asset may be given by its name alone
+        events[outlet].extra.update(own.get(getattr(outlet, "uri", ""), event).extra())
+        if partition_key is not None:
+            events[outlet].add_partitions(partition_key)
 
 
 def _events_of(

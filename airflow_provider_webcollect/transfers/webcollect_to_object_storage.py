@@ -21,6 +21,7 @@ from airflow_provider_webcollect.common import (
     errors_about,
     is_expanded_instance,
     is_literal,
+    keep_iterators,
     metric_tags,
     refuse_beside,
 )
@@ -373,7 +374,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             rule = "Airflow has partitions of assets from 3.3 on"
         elif self.skip_if_nothing_new:
             rule = "a task that `skip_if_nothing_new` skips creates no event"
-        elif not any(hasattr(outlet, "uri") for outlet in self.outlets):
+        elif all(isinstance(outlet, AssetAlias) for outlet in self.outlets):
             rule = "the task has no outlet asset whose event could have it: set `outlets`"
         else:
             return
@@ -469,6 +470,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         began = time.monotonic()
         # whatever ends this task also stops its threads
         with airflow_errors(), Stop() as stop:
+            keep_iterators(self)
             self._check()
             partition_key = self._partition_key()
             hook = WebCollectHook(self.webcollect_conn_id)

@@ -155,6 +155,16 @@ class TestTasksAndGroups:
         assert f"Replaced all values of step {loop} of task {task['task_id']}; number of values: 1." in log
         assert f"Appended to step {loop} of task {task['task_id']}; number of values: 1." in log
 
+    def test_an_iterator_of_a_native_template_is_read_as_a_list(self, sandbox: Sandbox, task: Task) -> None:
+        words = "{{ params.words | map('upper') }}"
+        with make_dag(render_template_as_native_obj=True, params={"words": ["x", "y"]}) as dag:
+            given = {**loop_of(task), "collection_task_id": task["task_id"], "loop_items": words}
+            WebCollectUpdateLoopItemsOperator(task_id="append", is_append=True, **given)
+        run = run_dag(dag)
+        assert run.states == {"append": "success"}
+        assert sandbox.control.task(task["task_id"])["actions"][0]["loop_items"][-3:] == ["two", "X", "Y"]
+        assert run.xcoms["append"]["count"] == 2
+
     @pytest.mark.parametrize(
         ("text", "done", "values"),
         [("False", "Replaced all values of", ["a"]), ("true", "Appended to", ["one", "two", "a"])],

@@ -135,7 +135,7 @@ def test_a_source_may_name_a_connection_of_its_own() -> None:
 def test_a_source_may_have_none_of_an_option(sandbox: Sandbox, destination: str) -> None:
     rows = [{"url": "a", "price": "1"}]
     task = sandbox.control.add_task(rows=rows, lots=[1])["task_id"]
-    of_all = {"columns": ["url"], "checks": {"rows": {"min": 100}}, "partition": "dt=1"}
+    of_all: dict[str, Any] = {"columns": ["url"], "checks": {"rows": {"min": 100}}, "partition": "dt=1"}
     own = dict.fromkeys(of_all)
     execute(make_transfer(destination, sources=[{"collection_task_id": task, **own}], **of_all))
     landed = read_landing(f"{destination}/{task}")
@@ -258,3 +258,11 @@ def test_the_docs_have_these_templates() -> None:
     assert DAY in guide
     assert RUN in guide
     assert DAY in (docs / "docs/guides/collect-and-land-on-a-schedule.md").read_text()
+
+
+def test_sources_may_be_an_iterator_of_a_native_template(sandbox: Sandbox, destination: str) -> None:
+    tasks = [sandbox.control.add_task(lots=[2])["task_id"] for _ in range(2)]
+    operator: Any = make_transfer(destination, sources="{{ ids | map('trim') }}")
+    # as Airflow renders it in a DAG of native objects
+    operator.sources = map(str.strip, tasks)
+    assert execute(operator)["rows"] == 4

@@ -140,6 +140,13 @@ def stored_events(destination: str) -> list[dict[str, Any]]:
 
 class TestAssetEvents:
     @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
+    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 has no references to assets")
+    def test_an_asset_given_by_its_name_gets_the_event(self, source: Task, destination: str) -> None:
+        outlet = Asset.ref(name="prices")
+        event = SimpleNamespace(extra=dict[str, Any]())
+        execute(make_transfer(destination, source, outlets=[outlet]), outlet_events={outlet: event})
+        assert event.extra["manifest"] == f"{destination}/_manifest.json"
+
     def test_an_alias_gets_the_event_of_the_destination(self, source: Task, destination: str) -> None:
         land(destination, source, outlets=[AssetAlias("prices")])
         (event,) = stored_events(destination)
