@@ -81,6 +81,8 @@ _OPERATORS: dict[str, type] = {
     "land": WebCollectToObjectStorageOperator,
     "load": WebCollectLoadOperator,
 }
+#: The tasks that an argument is probably for, which several of them have; the likely ones first.
+_LIKELY = ("wait", "start", "set_loop_items", "load", "limit")
 #: The tasks that collect missing inputs again, which have the arguments of ``set_loop_items``, too.
 _SETTING = {
     "set_missing_inputs": WebCollectSetMissingInputsOperator,
@@ -169,7 +171,8 @@ class WebCollectTaskGroup(TaskGroup):
         start. None (default) for no such task.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
-    :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here.
+    :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here, unless
+        ``deferrable`` or ``mode="reschedule"`` says otherwise.
     :param land: arguments of :class:`.WebCollectToObjectStorageOperator`, whose ``mode`` is ``incremental``
         here. A collection task's own options take precedence.
     :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``;
@@ -209,11 +212,14 @@ class WebCollectTaskGroup(TaskGroup):
             "set_loop_items": setting,
             **dict.fromkeys(_SETTING, again),
             "start": {**service, **_arguments("start", start)},
-            "wait": {"deferrable": True, **service, **_arguments("wait", wait)},
+            "wait": {**service, **_arguments("wait", wait)},
             "land": {"mode": "incremental", **service, **kwargs, **_arguments("land", land)},
             "load": {**_arguments("load", load)},
         }
         defaults = {**self.dag.default_args, **self.default_args}
+        # who reschedules has no triggerer
+        mode = self._given["wait"].get("mode", defaults.get("mode"))
+        self._given["wait"].setdefault("deferrable", defaults.get("deferrable", mode != "reschedule"))
         for task_id, names in _READ.items():
             usual = {name: defaults[name] for name in names if name in defaults}
             self._given[task_id] = {**usual, **self._given[task_id]}
@@ -451,7 +457,10 @@ class WebCollectTaskGroup(TaskGroup):
         around = FIELD.split(destination or "")[0].rpartition("/")[0]
         # without outlets of its own, a landing has its destination for one
         is_named = outlets and around and not around.endswith("/")
-        own = {"destination": around if is_named else parts[0].folder}
+        # one that names no connection of its own, which would be another one than that of all
+        place = next((part.folder for part in parts if not part.storage), None)
+        place = place or Location.parse_landed("destination", parts[0].folder).asset_uri
+        own = {"destination": around if is_named else place}
 
         def sources_of(parts: Sequence[_Part], retry: int) -> list[dict[str, Any]]:
             return [
@@ -469,6 +478,12 @@ class WebCollectTaskGroup(TaskGroup):
             with _errors_of_sources(parts):
                 land = self._made("land", {"outlets": given or outlets}, sources=sources, **own, **usual)
             if retry and not given:
+                if land.asset_partition is not None:
+                    rule = (
+                        "with `retry_missing_inputs`, the events of an alias cannot have it: set `outlets`, "
+                        "or arrangement='each'"
+                    )
+                    raise InvalidArgument("asset_partition", land.asset_partition, rule)
                 # only folders of what is collected again get an event; Airflow 2 takes no list of an alias
                 land.outlets = [AssetAlias(f"{self.group_id}.retries")] if AIRFLOW_V_3_0_PLUS else []
             return land
@@ -510,8 +525,8 @@ def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) 
             rule = "the argument is called webcollect_conn_id"
             raise InvalidArgument("conn_id", arguments_of["conn_id"], rule)
     for name in given.keys() - _names_of(WebCollectToObjectStorageOperator):
-        for option, operator in _OPERATORS.items():
-            if name in _names_of(operator):
+        for option in _LIKELY:
+            if name in _names_of(_OPERATORS[option]):
                 rule = f"it is an argument of another task of the group: {option}={{{name!r}: …}}"
                 raise InvalidArgument(name, given[name], rule)
 

@@ -1,7 +1,7 @@
 """Collect, wait, and land what the file ``webcollect_task_group.yaml`` beside this one names.
 
 Needs the connection ``webcollect_default``. Each collection task has a task group of its own, and a folder
-called like it. From 20 collection tasks on they share one wait and one landing.
+called like it. For more than about 20, ``arrangement="together"`` lets them share one wait and one landing.
 """
 
 from __future__ import annotations

@@ -12,7 +12,11 @@ from typing import Any, ClassVar
 import pendulum
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, AirflowSkipException
-from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_1_PLUS
+from airflow.providers.common.compat.version_compat import (
+    AIRFLOW_V_3_0_PLUS,
+    AIRFLOW_V_3_1_PLUS,
+    AIRFLOW_V_3_3_PLUS,
+)
 
 from airflow_provider_webcollect import WebCollectTaskGroup, WebCollectToObjectStorageOperator, read_landing
 from airflow_provider_webcollect.assets import LandingEvent
@@ -393,6 +397,11 @@ class TestTasksOfAGroup:
         shop = group.get_child_by_label("A")
         for place in (group, shop.get_child_by_label("retry_1")):
             assert place.get_child_by_label("limit").collection_task_ids == ["{{ params.id }}"]
+
+    @pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="it has no partitions of assets")
+    def test_a_partition_of_an_alias_is_refused_while_parsing(self) -> None:
+        with pytest.raises(InvalidArgument, match=r"`asset_partition` is '2026-01-01'; .* set `outlets`"):
+            self.group(make_dag(), arrangement="together", asset_partition="2026-01-01")
 
     def test_only_the_last_landing_can_fail(self) -> None:
         group = self.group(make_dag(), retry_missing_inputs=2, checks={"rows": {"min": 1}})

@@ -358,6 +358,35 @@ def test_a_destination_of_its_own_may_name_another_connection(how: dict[str, Any
         assert group.get_child_by_label("load").object_storage_conn_id == "storage"
 
 
+@pytest.mark.parametrize("destination", ["s3://lake/{name}", "s3://{name}/x"])
+def test_the_first_destination_may_name_another_connection_too(destination: str) -> None:
+    shops = [{"id": "a", "destination": "s3://minio@other/a"}, {"id": "b"}]
+    named = {"collection_tasks": shops, "object_storage_conn_id": "storage", "destination": destination}
+    land = make_group(make_dag(), **named, **TOGETHER).get_child_by_label("land")
+    assert land.sources[0]["destination"] == "s3://minio@other/a"
+    alone = make_group(make_dag(), **{**named, "collection_tasks": shops[:1], "outlets": []}, **TOGETHER)
+    assert alone.get_child_by_label("land").sources[0]["destination"] == "s3://minio@other/a"
+
+
+@both
+@pytest.mark.parametrize(
+    ("defaults", "options", "deferrable"),
+    [
+        ({}, {}, True),
+        ({"deferrable": False}, {}, False),
+        ({"mode": "reschedule"}, {}, False),
+        ({}, {"wait": {"mode": "reschedule"}}, False),
+        ({}, {"wait": {"mode": "reschedule", "deferrable": True}}, True),
+    ],
+)
+def test_waits_are_deferred_unless_the_dag_says_otherwise(
+    how: dict[str, Any], defaults: dict[str, Any], options: dict[str, Any], deferrable: bool
+) -> None:
+    group = make_group(make_dag(default_args=defaults), **options, **how)
+    waits = [task for task in group if task.task_id.endswith("wait")]
+    assert {wait.deferrable for wait in waits} == {deferrable}
+
+
 @both
 def test_one_folder_is_refused_wherever_its_connection_is_named(how: dict[str, Any]) -> None:
     shops = [{"id": "a", "destination": "s3://storage@lake/b"}, {"id": "b"}]
@@ -542,6 +571,8 @@ class TestSelection:
         # likely mistakes
         ({"poke_interval": 5}, r"`poke_interval` is 5; .*: wait={'poke_interval': …}"),
         ({"primary_key": "url"}, r"`primary_key` is 'url'; .*: load={'primary_key': …}"),
+        ({"failure_states": []}, r"`failure_states` is \[\]; .*: wait={'failure_states': …}"),
+        ({"retry_unknown_outcome": True}, r"`retry_unknown_outcome` is True; .*: start={'retry_unknown"),
         ({"conn_id": "x"}, "`conn_id` is 'x'; the argument is called webcollect_conn_id"),
         ({"default_args": {"conn_id": "x"}}, "the argument is called webcollect_conn_id"),
     ],

@@ -163,8 +163,8 @@ def test_a_column_of_others_in_another_letter_case_is_refused(table: Table, runs
 
 
 def test_columns_to_name_are_those_of_the_rows(table: Table, runs: Runs) -> None:
-    number = {"type": "float64", "from": "price"}
-    typed = {"column_types": {"n": number}}
+    number: dict[str, Any] = {"type": "float64", "from": "price"}
+    typed: dict[str, Any] = {"column_types": {"n": number}}
     rows = [{"url": "a", "URL": "b", "price": "1.5"}]
     with pytest.raises(FormatChanged, match=r"`url` and `URL` would be one.*columns=\['url', 'price'\]"):
         runs.land(rows, file_format=make_format("parquet", **typed))
