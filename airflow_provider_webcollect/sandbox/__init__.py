@@ -18,7 +18,10 @@ __all__ = ["Control", "Sandbox", "SandboxError", "Settings"]
 
 def __getattr__(name: str) -> Any:
     if name == "Sandbox":
-        from airflow_provider_webcollect.sandbox.server import Sandbox
-
+        try:
+            from airflow_provider_webcollect.sandbox.server import Sandbox
+        except ImportError as error:
+            need = "the sandbox needs an extra: pip install 'airflow-provider-webcollect[sandbox]'"
+            raise ImportError(f"{need} ({error})") from error
         return Sandbox
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -106,9 +106,9 @@ def main(
     host, port, allow_remote, ready_file = map(arguments.pop, ("host", "port", "allow_remote", "ready_file"))
     # Blocked in every thread, so that sigwait below receives them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
-    from airflow_provider_webcollect.sandbox.server import Sandbox
-
     try:
+        from airflow_provider_webcollect.sandbox import Sandbox
+
         settings = make_settings(arguments)
         sandbox = Sandbox(settings, port, host, allow_remote)
         with sandbox:
@@ -119,7 +119,7 @@ def main(
                 unfinished.write_text(sandbox.url)
                 unfinished.replace(ready_file)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
-    except (ValueError, OSError) as error:
+    except (ImportError, ValueError, OSError) as error:
         # the caller continues, and its processes inherit which signals are blocked
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         parser.error(str(error))

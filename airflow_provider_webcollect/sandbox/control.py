@@ -171,7 +171,8 @@ class Control:
         task = self._state.world.task(task_id)
         if not task.runs:
             raise ValueError("the task never ran")
-        task.runs[-1].more_rows += rows
+        run = task.runs[-1]
+        run.more_rows += max(rows, -run.row_count(self._state.clock.now()))
 
     @_command
     def silence(self, task_id: str, loop_items: Sequence[str], runs: NotNegativeInt = 1) -> None:
@@ -283,6 +284,8 @@ class Control:
         :param details: the arguments named above; with ``done=True``, the first four kinds come after the
             operation was done.
         """
+        if not isinstance(details.get("body", b""), bytes):
+            raise SandboxError("body must be bytes")
         planned = {"path": path, "times": times, "kind": kind, "after": after, "probability": probability}
         self._fail(planned | details)
 
@@ -454,7 +457,9 @@ def _task_record(task: Task, now: float) -> dict[str, Any]:
         "group_id": task.group_id,
         "state": task.status(now),
         "executed_times": len(task.runs),
-        "exported": bool(runs) and all(run["exported"] for run in runs),
+        # a mark has nothing to mark in a batch without rows
+        "exported": any(run["exported"] for run in runs)
+        and all(run["exported"] or not run["rows"] for run in runs),
         "rows": sum(run.row_count(now) for run in task.runs),
         "runs": runs,
         "subtasks": [

@@ -6,6 +6,7 @@ a few slices of blocks, and serving it needs no work per row.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import itertools
 import random
@@ -258,17 +259,38 @@ def read_table(data: str | None) -> list[bytes]:
     if data in (None, PRODUCTS):
         return []
     path = Path(data)
-    if path.suffix.lower() == ".csv":
-        with path.open(newline="", encoding="utf-8-sig") as lines:
-            rows: list[dict[str, object]] = list(csv.DictReader(lines))
-        if any(None in row for row in rows):
-            raise ValueError(f"{path} has a row with more values than the header has names")
-    else:
-        lines_of_json = path.read_bytes().split(b"\n")
-        rows = [msgspec.json.decode(line, type=dict) for line in lines_of_json if line.strip()]
+    try:
+        rows = _rows_of_csv(path) if path.suffix.lower() == ".csv" else _rows_of_json(path)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
     if not rows:
         raise ValueError(f"{path} has no rows")
     return [msgspec.json.encode(row) for row in rows]
+
+
+def _rows_of_csv(path: Path) -> list[dict[str, object]]:
+    # pages are longer than the usual limit of 128 kB
+    csv.field_size_limit(max(csv.field_size_limit(), 64 * 1024 * 1024))
+    with path.open(newline="", encoding="utf-8-sig") as lines:
+        reader = csv.DictReader(lines)
+        names = reader.fieldnames or ()
+        rows: list[dict[str, object]] = list(reader)
+    if len(set(names)) < len(names):
+        raise ValueError("the header has a name twice")
+    if any(None in row for row in rows):
+        raise ValueError("a row has more values than the header has names")
+    return rows
+
+
+def _rows_of_json(path: Path) -> list[dict[str, object]]:
+    rows = []
+    for number, line in enumerate(path.read_bytes().removeprefix(codecs.BOM_UTF8).split(b"\n"), 1):
+        if line.strip():
+            try:
+                rows.append(msgspec.json.decode(line, type=dict[str, object]))
+            except msgspec.DecodeError as error:
+                raise ValueError(f"line {number}: {error}") from error
+    return rows
 
 
 CACHE_BYTES = 128_000_000

@@ -171,10 +171,11 @@ def query_analytics(
     members = set(member_names) or {demo.USERNAME}
     if not members <= {demo.USERNAME, demo.COLLEAGUE}:
         raise ServiceError("MemberNotAllowed", "A member name is not one of your team.")
+    wanted = {task.task_id for task in map(state.world.find, task_ids) if task}
     tasks = [
         task
         for task in state.world.tasks.values()
-        if task.runs and task.owner in members and (not task_ids or task.task_id in task_ids)
+        if task.runs and task.owner in members and (not task_ids or task.task_id in wanted)
     ]
     methods = ["Cloud", "Local"] if collection_method == "All" else [collection_method]
     rows = analytics.records(state.settings.seed, tasks, start, end, time_granularity, methods)

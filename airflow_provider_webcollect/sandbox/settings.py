@@ -35,7 +35,7 @@ class Settings:
     data: str | None = _option(
         None,
         "CSV or JSONL file with the rows that runs collect; products: the same products in each run, whose "
-        "prices move; none: made-up rows",
+        "prices move; by default made-up rows",
     )
     tier: Tier = _option("Enterprise", "plan of the account")
     token_lifetime: NotNegative = _option(86399.0, "validity of an access token, seconds")

@@ -48,13 +48,12 @@ class Tokens:
     """The existing tokens, each with the first one of its descent; times are those of :class:`Clock`.
 
     :param settings: the lifetime of the demo account's first access token.
+    :param first_refresh: a refresh token that works at first, beside the demo account's.
     """
 
-    def __init__(self, clock: Clock, settings: Settings) -> None:
+    def __init__(self, clock: Clock, settings: Settings, first_refresh: str) -> None:
         self._clock = clock
-        #: Works at first, beside the demo account's refresh token. No other sandbox has it: a client that
-        #: stores what it got for a refresh token must not take one sandbox for another.
-        self.first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
+        self.first_refresh = first_refresh
         first = demo.REFRESH_TOKEN
         self._access = {demo.ACCESS_TOKEN: (first, clock.now() + settings.token_lifetime)}
         self._refresh = {demo.REFRESH_TOKEN: first, self.first_refresh: first}
@@ -288,14 +287,18 @@ class State:
 
     def __init__(self, settings: Settings) -> None:
         self._initial = make_settings(dataclasses.asdict(settings))
+        #: No other sandbox has it: a client that stores what it got for a refresh token must not take one
+        #: sandbox for another.
+        self._first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
         self.reset()
 
     def reset(self) -> None:
         """Restore the initial state and settings."""
-        self.settings = self._initial
-        self.clock = Clock()
-        self.tokens = Tokens(self.clock, self.settings)
-        self.world = World(self.settings, self.clock)
+        clock = Clock()
+        # first, since the table may be missing by now
+        self.world = World(self._initial, clock)
+        self.settings, self.clock = self._initial, clock
+        self.tokens = Tokens(clock, self.settings, self._first_refresh)
         self.limits = Limits()
         self.faults: list[Fault] = []
         self.log = RequestLog()
@@ -309,7 +312,8 @@ class State:
         :raises OSError: the table cannot be read.
         """
         settings = make_settings({**dataclasses.asdict(self.settings), **changes})
-        self.world.table = read_table(settings.data)
+        if settings.data != self.settings.data:
+            self.world.table = read_table(settings.data)
         self.settings = self.world.settings = settings
         return dataclasses.asdict(settings)
 

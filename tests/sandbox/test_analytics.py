@@ -53,6 +53,12 @@ def test_tasks_that_ran_are_in_it_by_their_names_of_today(client: Client) -> Non
     assert client.control.task(demo.FINISHED_TASK_ID)["name"] == "Prices"
 
 
+@pytest.mark.webcollect_sandbox(echo_ids="upper")
+def test_ids_may_have_another_letter_case(client: Client) -> None:
+    found = rows(client, taskIds=[demo.FINISHED_TASK_ID.upper()])
+    assert {row["taskId"].lower() for row in found} == {demo.FINISHED_TASK_ID}
+
+
 def test_unused_fields_may_be_empty(client: Client) -> None:
     empty = rows(client, taskIds=[], memberNames=[], collectionMethod="", timeGranularity=None, page=None)
     assert empty == rows(client)

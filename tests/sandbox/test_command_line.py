@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -129,3 +131,15 @@ def test_wrong_options_are_explained(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
     assert ended.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_without_its_extra_the_sandbox_says_so() -> None:
+    hidden = "import sys; sys.modules['uvicorn'] = None; sys.argv = ['sandbox']; "
+    for code in (
+        "from airflow_provider_webcollect.sandbox.__main__ import main; main()",
+        "from airflow_provider_webcollect.sandbox import Sandbox",
+    ):
+        ended = subprocess.run([sys.executable, "-c", hidden + code], capture_output=True, text=True)
+        assert ended.returncode != 0
+        assert "needs an extra: pip install 'airflow-provider-webcollect[sandbox]'" in ended.stderr
+        assert ("Traceback" in ended.stderr) is ("main" not in code)

@@ -136,6 +136,7 @@ def test_a_task_with_a_past_can_be_running(client: Client) -> None:
         lambda control: control.configure(colour="red"),
         lambda control: control.configure(speed=-1),
         lambda control: control.configure(data="/nowhere.csv"),
+        lambda control: control.fail("/task/copy", kind="raw", body="a text"),
         lambda control: control.add_task(subtasks=0),
         lambda control: control.add_task(rows=-1),
         lambda control: control.advance("long"),
@@ -251,6 +252,34 @@ def test_a_table_can_be_given_while_it_runs(client: Client, tmp_path: Path) -> N
     client.control.configure(data=table)
     client.run(demo.TASK_ID)
     assert client.rows(demo.TASK_ID) == [{"n": "1"}]
+
+
+def test_a_table_is_read_only_if_another_is_set(client: Client, tmp_path: Path) -> None:
+    (table := tmp_path / "rows.jsonl").write_text('{"a": "1"}\n')
+    client.control.configure(data=table)
+    table.unlink()
+    assert client.control.configure(speed=5)["speed"] == 5
+
+
+def test_a_batch_without_rows_does_not_keep_a_task_from_being_exported(client: Client) -> None:
+    task = client.control.add_task(lots=[10, 0])
+    assert client.post("/data/markexported", {"taskId": task["task_id"]}).status_code == 200
+    assert client.control.task(task["task_id"])["exported"]
+
+
+def test_rows_are_added_also_after_more_were_removed_than_there_are(client: Client) -> None:
+    task_id = client.control.add_task(lots=[10])["task_id"]
+    for rows in (-50, 20):
+        client.control.grow(task_id, rows)
+    assert len(client.control.true_rows(task_id)) == 20
+
+
+def test_the_refresh_token_works_after_a_reset(client: Client) -> None:
+    token = client.sandbox.refresh_token
+    client.renew(token)
+    client.control.reset()
+    assert client.sandbox.refresh_token == token
+    assert client.renew(token).status_code == 200
 
 
 def test_a_run_keeps_the_durations_that_it_began_with(client: Client) -> None:

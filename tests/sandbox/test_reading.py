@@ -208,7 +208,8 @@ class TestProducts:
     [
         ("table.csv", "name,note\n", "has no rows"),
         ("table.csv", "name,note\n1,2,3\n", "more values than the header"),
-        ("table.jsonl", "[1]\n", "Expected `object`"),
+        ("table.csv", "a,a,b\n1,2,3\n", "the header has a name twice"),
+        ("table.jsonl", '{"a": 1}\n[1]\n', "table.jsonl: line 2: Expected `object`"),
         ("table.jsonl", "{\n", "truncated"),
     ],
 )
@@ -219,6 +220,18 @@ def test_a_file_that_is_no_table_is_refused(
     table.write_text(content)
     with pytest.raises(ValueError, match=problem):
         start_sandbox(data=table)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_table_may_have_a_byte_order_mark_and_pages(
+    start_sandbox: StartSandbox, tmp_path: Path, suffix: str
+) -> None:
+    page = "x" * 300_000
+    text = f"page\n{page}\n" if suffix == "csv" else json.dumps({"page": page})
+    (table := tmp_path / f"table.{suffix}").write_text(text, encoding="utf-8-sig")
+    client = start_sandbox(data=table)
+    client.run(demo.TASK_ID)
+    assert client.control.true_rows(demo.TASK_ID) == [{"page": page}]
 
 
 def test_memory_for_rows_is_bounded(client: Client) -> None:
