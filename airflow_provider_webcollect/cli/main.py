@@ -151,12 +151,9 @@ def _called(words: Sequence[str]) -> click.Command:
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
     """Return an error's message, with arguments named as a person types them."""
     if not isinstance(error, InvalidArgument):
-        said = str(error)
-        for parameter in command.params:
-            said = said.replace(f"`{parameter.name}`", _typed(parameter))
-            if isinstance(error, CastFailed) and parameter.name == "raw":
-                said += "; --raw shows the texts"
-        return _options_as_typed(said, command)
+        has_raw = any(parameter.name == "raw" for parameter in command.params)
+        more = "; --raw shows the texts" if has_raw and isinstance(error, CastFailed) else ""
+        return _options_as_typed(f"{error}{more}", command)
     called, place, rule = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place, error.rule
     for parameter in command.params:
         rule = rule.replace(f"`{parameter.name}`", _typed(parameter))

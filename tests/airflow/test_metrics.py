@@ -120,7 +120,7 @@ class TestWaits:
         [
             ({}, "done"),
             ({"target_states": ["Stopped"], "failure_states": ["Finished"]}, "failed"),
-            ({"timeout": 0.0}, "timeout"),
+            ({"timeout": 0.3, "target_states": ["Stopped"], "failure_states": []}, "timeout"),
         ],
     )
     async def test_one_that_has_ended_says_how(

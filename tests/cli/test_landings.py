@@ -390,7 +390,6 @@ class TestValues:
         run("landing", "cat", folder, "-o", "csv").refused(
             3, "`n` is '?' in row 1", "; --raw shows the texts"
         )
-        run("land", task, folder, "--format", "csv", "--column", "m").refused(3, "--format is ")
 
     def test_sql_and_csv_have_values_and_raw_ones_texts(self, run: Run, shop: Path) -> None:
         query = "select sum(amount) as total from landing"
