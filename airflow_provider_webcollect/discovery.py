@@ -51,7 +51,7 @@ _UPDATED = ("service_name", "last_run", "rows", "cost")
 #: The keys of a new entry.
 _WRITTEN = ("id", "name", *_UPDATED)
 #: Blank lines and comments at the end; an indented comment is about an entry.
-_COMMENTS = re.compile(r"(?:^(?:#.*|[ \t]*)\r?\n)+\Z", re.MULTILINE)
+_COMMENTS = re.compile(r"(?:^(?:#[^\r\n]*|[ \t]*)\r?\n)+\Z", re.MULTILINE)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
 
 

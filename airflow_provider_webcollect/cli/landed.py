@@ -40,7 +40,7 @@ from airflow_provider_webcollect.cli.output import (
 from airflow_provider_webcollect.landing import cleaning
 from airflow_provider_webcollect.landing.errors import NothingLanded
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS, percent
-from airflow_provider_webcollect.landing.log.commits import Run, Source, counted
+from airflow_provider_webcollect.landing.log.commits import COMMAND, Run, Source, counted
 from airflow_provider_webcollect.landing.options import LandOptions
 from airflow_provider_webcollect.landing.reader import read_landing
 from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
@@ -225,7 +225,7 @@ def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime 
 
 
 def _run(run_id: str) -> Run:
-    return Run(dag_id="webcollect", task_id="land", run_id=run_id)
+    return Run(dag_id=COMMAND, task_id="land", run_id=run_id)
 
 
 def _unfinished_run(folder: Folder) -> Run | None:

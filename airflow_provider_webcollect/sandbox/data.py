@@ -273,7 +273,8 @@ def _rows_of_csv(path: Path) -> list[dict[str, object]]:
     csv.field_size_limit(max(csv.field_size_limit(), 64 * 1024 * 1024))
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines)
-        names = reader.fieldnames or ()
+        # a spreadsheet may have empty columns at the end
+        names = [name for name in reader.fieldnames or () if name]
         rows: list[dict[str, object]] = list(reader)
     if len(set(names)) < len(names):
         raise ValueError("the header has a name twice")

@@ -312,7 +312,7 @@ class State:
         :raises OSError: the table cannot be read.
         """
         settings = make_settings({**dataclasses.asdict(self.settings), **changes})
-        if settings.data != self.settings.data:
+        if "data" in changes:
             self.world.table = read_table(settings.data)
         self.settings = self.world.settings = settings
         return dataclasses.asdict(settings)

@@ -35,6 +35,7 @@ from airflow_provider_webcollect.landing.checks import (
     usual_of,
 )
 from airflow_provider_webcollect.landing.formats.profile import MAX_COLUMNS
+from airflow_provider_webcollect.landing.log.commits import COMMAND
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -69,8 +70,7 @@ MARKS = ("failed", "checks", "late", "odd", "empty")
 #: Runs that somebody starts: they do not show when the next one is due. The last type is of Airflow 3.3.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB, "asset_materialization")
 
-#: A run of a DAG that a person may not read.
-UNNAMED_RUN = "a run of another DAG"
+_UNNAMED_RUN = "a run of another DAG"
 
 #: The columns of a :class:`SeriesKey`.
 _SERIES: tuple[Any, ...] = (
@@ -691,11 +691,10 @@ def _waiting(
         if decided.get((source.manifest, rows.commit), rows.at) > rows.at:
             continue
         run = (rows.dag_id, rows.run_id)
-        is_named = rows.dag_id in dag_ids
         new = {
-            "dag_id": rows.dag_id if is_named else key.dag_id,
-            "run_id": rows.run_id if is_named else UNNAMED_RUN,
-            "is_known": is_named and run in known,
+            "dag_id": rows.dag_id if rows.dag_id in dag_ids else key.dag_id,
+            "run_id": run_name(*run, dag_ids),
+            "is_known": rows.dag_id in dag_ids and run in known,
             "ended_at": rows.at.isoformat(),
             "rows": 0,
             "object_storage_conn_id": event.object_storage_conn_id,
@@ -711,6 +710,11 @@ def _waiting(
             }
         )
     return {key: list(runs.values()) for key, runs in waiting.items()}
+
+
+def run_name(dag_id: str, run_id: str, dag_ids: Collection[str]) -> str:
+    """Return how a run is called for a person who may read some DAGs; commands are in none."""
+    return run_id if dag_id in (*dag_ids, COMMAND) else _UNNAMED_RUN
 
 
 def _newest_sources(landed: Sequence[PastRun]) -> Iterable[tuple[LandingEvent, LandedSource]]:

@@ -30,8 +30,8 @@ from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task
 from airflow_provider_webcollect.ui.landings import (
     DECISIONS,
-    UNNAMED_RUN,
     landed_runs_of,
+    run_name,
     shortened,
     told_checks,
 )
@@ -148,7 +148,7 @@ def read_waiting(key: SeriesKey, landing: str, commit: int, dag_ids: Collection[
         check["rows"] = broken.get(outcome.check)
     return storable(
         {
-            "run_id": apart.run.run_id if apart.run.dag_id in dag_ids else UNNAMED_RUN,
+            "run_id": run_name(apart.run.dag_id, apart.run.run_id, dag_ids),
             "rows": apart.rows,
             "is_whole": apart.has_failed,
             "replaces": apart.replaces,

@@ -595,6 +595,11 @@ class TestChecks:
         (told,) = events.one()["quarantines"]
         facts = told["dag_id"], told["run_id"], told["is_known"], told["waiting"][0]["commit"]
         assert facts == (events.dag_id, "a run of another DAG", False, 7)
+        # of no DAG
+        command = {**rows_waiting(8, NOW), "dag_id": "webcollect", "run_id": "by hand"}
+        events.add_event(landed_a(waiting=[command]), NOW + DAY)
+        assert events.one()["quarantines"][0]["run_id"] == "by hand"
+        events.add_event(landed_a(waiting=[other]), NOW + 2 * DAY)
         (series,) = read({events.dag_id, "secret"})["series"]
         assert series["quarantines"][0]["run_id"] == "scheduled__secret"
 

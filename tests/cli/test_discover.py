@@ -57,6 +57,14 @@ FORMS = {
             "# of all\n": "NEW# of all\n",
         },
     ),
+    "many comments at the end of lines of Windows": (
+        "# x\r\n" * 60 + "tasks:\r\n- id: ID\r\n  name: shop\r\n# of all\r\ndefaults:\r\n  tags: [a]\r\n",
+        {
+            "name: shop\r\n": "name: shop\r\n  service_name: shop\r\n  last_run: 'DAY'\r\n  rows: ROWS\r\n"
+            "  cost: COST\r\n",
+            "# of all\r\n": "NEW# of all\r\n",
+        },
+    ),
     "values of several lines, and none": (
         '- id: ID\n  name: >-\n    shop\n\n  service_name: "sh\\\n    op"\n'
         '  rows:\n  cost: # unknown\n  last_run: "2020\n    01"\n'
@@ -174,7 +182,7 @@ def test_a_merge_keeps_all_other_bytes(
     for old, new in changes.items():
         assert after.count(old) == 1
         after = after.replace(old, new)
-    new = entry(other)
+    new = entry(other).replace("\n", "\r\n" if "\r\n" in before else "\n")
     after = after.replace("NEW", new) if "NEW" in after else after + new
     values = {"ID": shop.id, "DAY": shop.last_run, "ROWS": str(shop.rows), "COST": f"{shop.cost:g}"}
     for name, value in values.items():

@@ -251,6 +251,14 @@ def test_types_are_of_texts_as_they_were_before_formulas_are_escaped(folder: Fol
     }
 
 
+def test_the_text_of_a_made_column_stays_escaped(folder: Folder) -> None:
+    made = {"n": {**EURO, "from": "price"}, "text": "string"}
+    chosen = make_format("csv", column_types=made, sanitize_formulas=True)
+    Runs(folder, file_format=chosen).land([{"price": "-1,00 €", "text": "=x"}])
+    row = {"price": "'-1,00 €", "n": Decimal("-1.00"), "text": "'=x"}
+    assert read_landing(folder.root).to_arrow().to_pylist() == [row]
+
+
 @pytest.mark.parametrize("name", ["jsonl", "csv", "parquet"])
 def test_a_text_without_type_keeps_each_character(folder: Folder, name: FormatName) -> None:
     Runs(folder, file_format=make_format(name, column_types={"price": EURO})).land([{"price": 1, "a": "\0x"}])

@@ -55,8 +55,7 @@ class PartReader(ABC):
         Parquet may have only the first of them; the others are null.
     :param types: of columns of tables; others are strings. Rows of JSON lines and CSV have no types.
     :param on_cast_error: what to do with a text that does not fit its type.
-    :param is_sanitized: whether CSV was written with ``sanitize_formulas``. In tables, the texts of columns
-        with a type are as they were before.
+    :param is_sanitized: whether CSV was written with ``sanitize_formulas``; types are of the texts before.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class PartReader(ABC):
     def _values(self) -> Values:
         from airflow_provider_webcollect.landing.formats.values import Values
 
-        return Values(self._types, self._on_cast_error)
+        return Values(self._types, self._on_cast_error, is_sanitized=self._is_sanitized)
 
     def joined(self, tables: Iterator[pa.Table]) -> pa.Table:
         """Return the rows of all ``tables``, with null where a row lacks a column."""
@@ -225,18 +224,14 @@ class _Csv(_TextReader):
     def tables(self, source: BinaryIO) -> Iterator[pa.Table]:
         import pyarrow as pa
 
-        from airflow_provider_webcollect.landing.formats.values import unsanitized
-
         schema, parsed = self.schema(), self._values()
         marks = [
             (index, parsed.marks[name]) for index, name in enumerate(self.columns) if name in parsed.marks
         ]
-        sources = {kind.from_ or name for name, kind in self._types.items()} if self._is_sanitized else ()
         for batch in self._batches(source, marks):
             texts = dict.fromkeys(schema.names, pa.nulls(len(batch), pa.string()))
             for name, values in zip(self.columns, zip(*batch, strict=True), strict=False):
-                array = pa.array(values, pa.string())
-                texts[name] = unsanitized(array) if name in sources else array
+                texts[name] = pa.array(values, pa.string())
             yield pa.table(parsed.arrays(texts), schema=schema)
 
     def _batches(

@@ -64,13 +64,17 @@ class Values:
 
     :param types: by column; others are strings.
     :param on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
+    :param is_sanitized: whether the texts are of CSV that was written with ``sanitize_formulas``.
     :ivar marks: by the column whose texts are parsed: what begins the texts of JSON numbers and booleans,
         which have no marks of a site.
     :ivar misfits: how many rows had texts that did not fit, by the column of these.
     """
 
-    def __init__(self, types: Mapping[str, ColumnType], on_cast_error: str) -> None:
+    def __init__(
+        self, types: Mapping[str, ColumnType], on_cast_error: str, *, is_sanitized: bool = False
+    ) -> None:
         self._types = types
+        self._is_sanitized = is_sanitized
         self._fails = on_cast_error == "fail"
         self._rows = 0
         is_plain = all(kind.is_plain for kind in types.values())
@@ -104,7 +108,10 @@ class Values:
                 f"the rows have a column `{name}`, which `column_types` makes of `{source}`: give it another "
                 "name there"
             )
-        values, unread = parse(texts.get(source, pa.nulls(rows, pa.string())), kind)
+        read = texts.get(source, pa.nulls(rows, pa.string()))
+        if self._is_sanitized and kind.type != STRING:
+            read = unsanitized(read)
+        values, unread = parse(read, kind)
         misfits.setdefault(source, set()).update(unread)
         if unread and self._fails:
             text = texts[source][unread[0]].as_py().removeprefix(self.marks.get(source, ""))

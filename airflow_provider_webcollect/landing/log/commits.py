@@ -71,6 +71,10 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return f"task {self.collection_task_id}{batch}"
 
 
+#: The id of the DAG of runs that are commands.
+COMMAND = "webcollect"
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """The Airflow run that lands; a retry belongs to the same run."""
 

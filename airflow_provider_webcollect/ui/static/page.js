@@ -315,11 +315,12 @@ class WebCollectPage extends HTMLElement {
     const { search } = this;
     const url = new URL("landings", ROUTES);
     url.searchParams.set("search", search);
-    this.readInto(`search ${search}`, [this.landings], async (signal) => {
+    // its success says nothing of the other landings
+    const trouble = { tell: (_, problem) => problem && this.landings.tell(null, problem) };
+    this.readInto(`search ${search}`, [trouble], async (signal) => {
       const { series, names } = await read(url, signal);
       this.learn(names, connectionsOf(series));
       if (search === this.search) this.found = series;
-      return this.landingsData.read_at;
     });
   }
 
