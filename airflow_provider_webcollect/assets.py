@@ -316,6 +316,14 @@ def _listed(several: list[T] | UnsetType, one: T | UnsetType) -> list[T]:
     return [] if one is UNSET else [one]
 
 
+def is_asset(outlet: object) -> bool:
+    """Return whether an outlet is an asset, or a reference to one, which Airflow 3 has; not an alias."""
+    from airflow.providers.common.compat.sdk import Asset
+
+    refer = getattr(Asset, "ref", None)
+    return hasattr(outlet, "uri") or (refer is not None and isinstance(outlet, type(refer(name="any"))))
+
+
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:
     """Return the OpenLineage namespace and name of a task's rows.
 

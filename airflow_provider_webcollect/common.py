@@ -76,8 +76,10 @@ def check_at_parse(
     """
     names = operator.template_fields if names is None else tuple(names)
     keep_iterators(operator, names)
+    values = [getattr(operator, name, None) for name in names]
+    # Airflow calls functions when the task runs
     if not is_expanded_instance(operator) and all(
-        is_literal(getattr(operator, name, None)) for name in names
+        is_literal(value) and not callable(value) for value in values
     ):
         try:
             check()
@@ -154,9 +156,8 @@ def is_literal(value: Any) -> bool:
     if hasattr(type(value), "fs"):
         # Airflow also renders object storage paths
         return is_literal(str(value))
-    # an XComArg, a mapped argument, or another value that exists only when the task runs; Airflow calls
-    # functions then
-    return not (hasattr(value, "resolve") or callable(value))
+    # an XComArg, a mapped argument, or another value that exists only when the task runs
+    return not hasattr(value, "resolve")
 
 
 #: Errors that Airflow 2 must receive unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow

@@ -217,9 +217,10 @@ class WebCollectTaskGroup(TaskGroup):
             "load": {**_arguments("load", load)},
         }
         defaults = {**self.dag.default_args, **self.default_args}
-        # who reschedules has no triggerer
-        mode = self._given["wait"].get("mode", defaults.get("mode"))
-        self._given["wait"].setdefault("deferrable", defaults.get("deferrable", mode != "reschedule"))
+        # who reschedules may have no triggerer
+        waits = self._given["wait"]
+        is_deferred = waits.get("mode", defaults.get("mode")) != "reschedule" or "no_new_rows_for" in waits
+        waits.setdefault("deferrable", defaults.get("deferrable", is_deferred))
         for task_id, names in _READ.items():
             usual = {name: defaults[name] for name in names if name in defaults}
             self._given[task_id] = {**usual, **self._given[task_id]}

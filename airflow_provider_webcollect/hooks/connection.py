@@ -241,7 +241,8 @@ def _prove(connection: WebCollectConnection) -> str:
     from airflow.providers.common.compat.sdk import mask_secret
 
     own = connection.credentials
-    if own.datahub_api_key and not (own.can_get_tokens or own.api_key):
+    others = (own.can_get_tokens, own.api_key, own.password)
+    if own.datahub_api_key and connection.settings.datahub_url and not any(others):
         return "The key of the data-app service was not tried, since each call with it deprecates an app."
     credentials = _without_refresh_token(connection)
     has_refresh_token = bool(connection.credentials.refresh_token)

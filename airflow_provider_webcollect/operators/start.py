@@ -506,7 +506,9 @@ class _Memory:
     def _stored_for(self) -> str:
         operator = self._operator
         arguments = (operator.webcollect_conn_id, self.task_id, operator.sub_task_ids)
-        return hashlib.sha256(msgspec.json.encode((self._max_tries, *arguments))).hexdigest()[:16]
+        # clearing sets the tries by the retries, which an edit of the DAG may have changed
+        tries = (self._max_tries, operator.retries)
+        return hashlib.sha256(msgspec.json.encode((*tries, *arguments))).hexdigest()[:16]
 
     def _recalled(self) -> _Start | None:
         """Return the stored start; None if none is stored for this task with these arguments."""

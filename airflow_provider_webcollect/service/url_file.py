@@ -26,7 +26,7 @@ MAX_LINE_BYTES = 64 * 1024
 #: credentials have expired: a retry gets new ones.
 _WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError, ValueError)
 #: What cannot be in a URL, but between two of them on a line.
-_BETWEEN = re.compile(r"\t|\s\S+://")
+_BETWEEN = re.compile(r"\t|\s[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def url_file(source: Any) -> UrlFile:

@@ -18,6 +18,7 @@ from airflow_provider_webcollect.assets import (
     LandingEvent,
     dataset_name,
     documentation,
+    is_asset,
     landing_asset,
 )
 from airflow_provider_webcollect.common import send_gauges
@@ -387,6 +388,8 @@ def report_to_outlets(
         if isinstance(outlet, AssetAlias):
             for uri, of_folder in own.items():
                 events[outlet].add(Asset(uri=uri), extra=of_folder.extra())
+            continue
+        if not is_asset(outlet):
             continue
         # an asset may be given by its name alone
         events[outlet].extra.update(own.get(getattr(outlet, "uri", ""), event).extra())

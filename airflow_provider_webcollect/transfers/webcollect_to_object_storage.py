@@ -13,7 +13,7 @@ import msgspec
 from airflow.providers.common.compat.sdk import AirflowSkipException, AssetAlias, BaseOperator
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 
-from airflow_provider_webcollect.assets import landing_asset, storable
+from airflow_provider_webcollect.assets import is_asset, landing_asset, storable
 from airflow_provider_webcollect.collection_tasks import check_names, named_tasks, task_id_of, task_of
 from airflow_provider_webcollect.common import (
     airflow_errors,
@@ -73,7 +73,10 @@ LONGEST_KEY = 250
 #: The keys that an entry of ``sources`` can have.
 _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
 #: The options that a source can unset.
-_CAN_BE_NONE = {field.name for field in msgspec.structs.fields(SourceOptions) if field.default is None}
+_CAN_BE_NONE = {
+    "whole_runs_key",
+    *(field.name for field in msgspec.structs.fields(SourceOptions) if field.default is None),
+}
 
 
 class Target(msgspec.Struct, frozen=True):
@@ -159,9 +162,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
         dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination``, ``whole_runs_key`` and the
         options of :class:`~airflow_provider_webcollect.landing.options.LandOptions`, which replace the
-        arguments below. Each source has its own folder, by default ``<destination>/<task>`` or
-        ``<destination>/<task>/<batch>``, where ``<task>`` is the task's name, if it has one, otherwise its
-        id. If one fails, the others continue; a retry lands the sources that have failed. (templated)
+        arguments below; None unsets an option whose default it is. Each source has its own folder, by default
+        ``<destination>/<task>`` or ``<destination>/<task>/<batch>``, where ``<task>`` is the task's name, if
+        it has one, otherwise its id. If one fails, the others continue; a retry lands the sources that have
+        failed. (templated)
     :param collection_task_names: names of tasks by id, for logs, errors, results, events and lineage; they
         take precedence over the names in the file. Folders are not named after them. (templated)
     :param destination: a folder that only this landing uses, such as ``s3://bucket/prices``, or an
@@ -374,7 +378,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             rule = "Airflow has partitions of assets from 3.3 on"
         elif self.skip_if_nothing_new:
             rule = "a task that `skip_if_nothing_new` skips creates no event"
-        elif all(isinstance(outlet, AssetAlias) for outlet in self.outlets):
+        elif not any(map(is_asset, self.outlets)):
             rule = "the task has no outlet asset whose event could have it: set `outlets`"
         else:
             return

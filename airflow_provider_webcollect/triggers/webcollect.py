@@ -95,7 +95,7 @@ class WaitTrigger(BaseTrigger):
         now = time.time()
         wait = Wait(msgspec.convert(self.condition, self._kind), self.began, self.logger(), since=now)
         left = None if self.timeout is None else self.began + self.timeout - now
-        if left is not None and left <= 0:
+        if left is not None and (left <= 0 or left < LAST_LOOK <= (self.timeout or 0)):
             left = LAST_LOOK
         query, keys = wait.condition.query, wait.condition.keys
         try:

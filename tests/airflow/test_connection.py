@@ -366,6 +366,11 @@ def test_a_page_is_no_service(answer: Any, sandbox: Sandbox, credential: str, st
         ({"extra": {"api_key": "mistyped"}}, False, "The service refused the API key"),
         ({"extra": {}}, False, "the connection has no credential"),
         ({"extra": {"datahub_api_key": "k"}}, True, "The key of the data-app service was not tried"),
+        (
+            {"extra": {"datahub_api_key": "k", "datahub_url": None}},
+            False,
+            "the connection has no credential",
+        ),
         ({"extra": {"read_timeout": "soon"}}, False, "extra read_timeout"),
         ({"host": "http://127.0.0.1:9"}, False, "no connection to http://127.0.0.1:9 ("),
         ({"schema": "https"}, False, " does not use TLS ("),

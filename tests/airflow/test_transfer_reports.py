@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from airflow.providers.common.compat.lineage.entities import File
 from airflow.providers.common.compat.sdk import AirflowFailException, Asset, AssetAlias
 from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS, AIRFLOW_V_3_3_PLUS
 from airflow.utils.session import create_session
@@ -146,6 +147,11 @@ class TestAssetEvents:
         event = SimpleNamespace(extra=dict[str, Any]())
         execute(make_transfer(destination, source, outlets=[outlet]), outlet_events={outlet: event})
         assert event.extra["manifest"] == f"{destination}/_manifest.json"
+
+    def test_an_outlet_that_is_no_asset_is_left_alone(self, source: Task, destination: str) -> None:
+        outlet = File(url="https://wiki.example/prices")
+        execute(make_transfer(destination, source, outlets=[outlet]), outlet_events={})
+        assert read_landing(destination).manifest.rows
 
     def test_an_alias_gets_the_event_of_the_destination(self, source: Task, destination: str) -> None:
         land(destination, source, outlets=[AssetAlias("prices")])

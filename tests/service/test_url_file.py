@@ -207,8 +207,9 @@ def test_a_line_of_the_greatest_length_is_taken(path: Path) -> None:
 
 
 def test_a_blank_may_be_in_a_url(path: Path) -> None:
-    path.write_bytes(b"https://a.example/a b?c=d e\n")
-    assert url_file(path).count == url_list(["https://a.example/a b?c=d e"]).count == 1
+    for url in ("https://a.example/a b?c=d e", "https://a.example/s?q=red shoes&next=https://b.example/x"):
+        path.write_text(f"{url}\n")
+        assert url_file(path).count == url_list([url]).count == 1
 
 
 @pytest.mark.parametrize(
