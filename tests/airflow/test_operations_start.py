@@ -209,9 +209,7 @@ def test_after_a_slow_start_its_own_run_counts(starter: Starter, fault: dict[str
 
 class TestCrashes:
     @pytest.mark.parametrize("waits", [True, False])
-    def test_a_retry_after_a_success_that_was_not_stored_starts_nothing(
-        self, starter: Starter, waits: bool
-    ) -> None:
+    def test_a_retry_after_an_unstored_success_starts_nothing(self, starter: Starter, waits: bool) -> None:
         store = Store()
         first = starter.start(store=store, wait_for_completion=waits)
         starter.control.advance(20_000)

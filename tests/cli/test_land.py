@@ -184,7 +184,7 @@ def test_a_kill_after_the_commit_leaves_nothing(run: Run, sandbox: Sandbox, task
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
-def test_what_a_named_run_has_left_after_its_commit_holds_up_no_other(
+def test_what_a_named_run_has_left_holds_up_no_other(
     run: Run, sandbox: Sandbox, task: str, folder: Path
 ) -> None:
     small = ("land", task, folder, *INCREMENTAL, "--page-size", 100, "--max-part-bytes", 1)

@@ -382,7 +382,7 @@ class TestValues:
         assert ended.code == 0, ended.err
         return folder
 
-    def test_a_text_that_does_not_fit_is_told_with_the_option_that_helps(
+    def test_a_misfit_is_told_with_the_option_that_helps(
         self, run: Run, connected: None, sandbox: Sandbox, folder: Path
     ) -> None:
         task = sandbox.control.add_task(rows=[{"n": "?"}], state="Finished")["task_id"]

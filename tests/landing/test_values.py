@@ -234,7 +234,7 @@ def test_numbers_and_booleans_of_json_have_no_marks_of_a_site(folder: Folder, na
     assert read_landing(folder.root).to_arrow().to_pylist() == expected
 
 
-def test_types_are_of_texts_as_they_were_before_formulas_are_escaped(folder: Folder) -> None:
+def test_types_are_of_texts_before_formulas_are_escaped(folder: Folder) -> None:
     chosen = make_format("csv", column_types={"price": EURO}, sanitize_formulas=True)
     Runs(folder, file_format=chosen).land(
         [{"price": "-5,10 €", "text": "-5"}, {"price": "3,00 €", "text": "="}]

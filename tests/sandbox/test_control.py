@@ -261,13 +261,13 @@ def test_a_table_is_read_only_if_another_is_set(client: Client, tmp_path: Path) 
     assert client.control.configure(speed=5)["speed"] == 5
 
 
-def test_a_batch_without_rows_does_not_keep_a_task_from_being_exported(client: Client) -> None:
+def test_a_task_with_an_empty_batch_is_exported(client: Client) -> None:
     task = client.control.add_task(lots=[10, 0])
     assert client.post("/data/markexported", {"taskId": task["task_id"]}).status_code == 200
     assert client.control.task(task["task_id"])["exported"]
 
 
-def test_rows_are_added_also_after_more_were_removed_than_there_are(client: Client) -> None:
+def test_rows_are_added_after_too_many_were_removed(client: Client) -> None:
     task_id = client.control.add_task(lots=[10])["task_id"]
     for rows in (-50, 20):
         client.control.grow(task_id, rows)
