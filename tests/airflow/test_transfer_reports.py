@@ -140,7 +140,6 @@ def stored_events(destination: str) -> list[dict[str, Any]]:
 
 
 class TestAssetEvents:
-    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
     @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 has no references to assets")
     def test_an_asset_given_by_its_name_gets_the_event(self, source: Task, destination: str) -> None:
         outlet = Asset.ref(name="prices")
@@ -153,6 +152,7 @@ class TestAssetEvents:
         execute(make_transfer(destination, source, outlets=[outlet]), outlet_events={})
         assert read_landing(destination).manifest.rows
 
+    @pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 2 names the tables otherwise")
     def test_an_alias_gets_the_event_of_the_destination(self, source: Task, destination: str) -> None:
         land(destination, source, outlets=[AssetAlias("prices")])
         (event,) = stored_events(destination)
