@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -192,6 +193,20 @@ def test_a_retry_goes_on_after_the_last_staged_part(task: Task) -> None:
     assert (min(offsets), first) == (last, 0)
     assert offsets[:2] == [last, parts[-1]["next_offset"]]
     assert [part.name for part in manifest.parts[: len(parts)]] == [part["name"] for part in parts]
+    assert task.folder.rows() == task.rows()
+    assert task.folder.names() == task.folder.needed()
+
+
+def test_each_retry_goes_on_after_the_furthest_part(task: Task, folder: Folder) -> None:
+    staged = fail_later(task, size=20)
+    (name,) = (name for name in folder.names() if name.startswith("_staged/"))
+    for _ in range(4):
+        before, staged = staged, fail_later(task, size=20)
+        assert staged["parts"][: len(before["parts"])] == before["parts"]
+        assert staged["total"] > before["total"]
+        # as if killed before it could delete this one, the last by name
+        folder.write(f"{name[: -len('01234567.json')]}ffffffff.json", json.dumps(before).encode())
+    task.land()
     assert task.folder.rows() == task.rows()
     assert task.folder.names() == task.folder.needed()
 

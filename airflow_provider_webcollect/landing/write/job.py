@@ -177,7 +177,7 @@ def make_plan(
     """Return the drafts with which a landing may begin; the first that the source still matches is used.
 
     :param state: what has landed; None for nothing.
-    :param staged: the drafts of earlier attempts of the run, the last one last.
+    :param staged: the drafts of earlier attempts of the run; the one with the most rows is continued.
     :param has_committed: whether an attempt of the run has committed: its result stays, whatever has landed
         since.
     :return: no drafts, if the landing stays as it is.
@@ -202,7 +202,7 @@ def make_plan(
     starts = _starts(job, state)
     continued = (draft for draft in staged if draft.may_continue(state))
     resumed = [start for draft in continued if (start := _resumed(job, draft, starts))]
-    return [*resumed[-1:], *starts]
+    return [*sorted(resumed, key=lambda draft: draft.total)[-1:], *starts]
 
 
 def is_mark_due(job: Job, state: Manifest | None) -> bool:

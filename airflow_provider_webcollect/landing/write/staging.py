@@ -132,6 +132,9 @@ class Staging:
     def _save(self) -> None:
         self._job.folder.write(self._name, encode(self.draft))
         self._is_there, self._is_saved, self._saved = True, True, time.monotonic()
+        # this draft continues one of them, and no retry needs the others
+        self._job.folder.delete(self._earlier)
+        self._earlier.clear()
 
     def _sorted(self, page: Page) -> SortedPage:
         self.rules.offset = page.offset
