@@ -15,7 +15,7 @@ for arrangement in ("each", "together"):
     with DAG(f"shops_{arrangement}", schedule=None, max_active_tasks=64, default_args=RETRIED):
         WebCollectTaskGroup(
             "shops",
-            collection_tasks="many_shops.yaml",
+            collection_tasks=f"shops_{arrangement}.yaml",
             destination=f"{FOLDER}/{arrangement}/{{name}}",
             arrangement=arrangement,
             wait={"poke_interval": 5},
