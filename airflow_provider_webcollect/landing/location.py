@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import posixpath
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
@@ -186,7 +186,8 @@ class Location(msgspec.Struct, frozen=True):
         url = _URL.match(self.text)
         path = url["rest"][len(self._host) :] if url else self.text
         if not self.bucket:
-            return str(PurePosixPath(path)) if path else ""
+            # POSIX lets two leading slashes mean something else, Linux does not
+            return posixpath.normpath(f"/{path.lstrip('/')}") if path else ""
         # others than object stores have folders from their root on
         return (path[1:] if self.scheme in STORAGE_EXTRAS else path).rstrip("/")
 

@@ -15,6 +15,8 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
     [
         ("/data/prices/", None, "file:///data/prices", "/data/prices/", ("file", "/data/prices")),
         ("/data//a/./b", None, "file:///data/a/b", "/data//a/./b", ("file", "/data/a/b")),
+        ("/data/c/../a", None, "file:///data/a", "/data/c/../a", ("file", "/data/a")),
+        ("//data/a", None, "file:///data/a", "//data/a", ("file", "/data/a")),
         ("/data/a://b", None, "file:///data/a:/b", "/data/a://b", ("file", "/data/a:/b")),
         ("s3://c@b", "c", "s3://b", "s3://c@b", ("s3://b", "/")),
         ("file:///data/a#b", None, "file:///data/a#b", "file:///data/a#b", ("file", "/data/a#b")),
