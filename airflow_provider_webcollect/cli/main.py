@@ -22,6 +22,7 @@ from airflow_provider_webcollect.cli.warehouse import dbt_source, load
 from airflow_provider_webcollect.landing.errors import (
     CastFailed,
     ExtraMissing,
+    FormatChanged,
     LandingDamaged,
     LandingError,
     NothingLanded,
@@ -153,10 +154,12 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
     if not isinstance(error, InvalidArgument):
         has_raw = any(parameter.name == "raw" for parameter in command.params)
         more = "; --raw shows the texts" if has_raw and isinstance(error, CastFailed) else ""
-        return _options_as_typed(f"{error}{more}", command)
-    called, place, rule = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place, error.rule
+        # other messages may have columns in backticks
+        said = _names_as_typed(str(error), command) if isinstance(error, FormatChanged) else str(error)
+        return _options_as_typed(f"{said}{more}", command)
+    called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
+    rule = _names_as_typed(error.rule, command)
     for parameter in command.params:
-        rule = rule.replace(f"`{parameter.name}`", _typed(parameter))
         if parameter.name == error.name:
             # if an option is given several times, the value shows which one is meant
             is_one = parameter.nargs == 1 and not getattr(parameter, "multiple", False)
@@ -172,6 +175,13 @@ def _with_names(said: str, context: click.Context) -> str:
         return said
     names = iter(context.meta[CALLED](ids))
     return _ID.sub(lambda _: f"task {next(names)}", said)
+
+
+def _names_as_typed(said: str, command: click.Command) -> str:
+    """Return a message in which `` `columns` ``, an argument in Python, is the option ``--column``."""
+    for parameter in command.params:
+        said = said.replace(f"`{parameter.name}`", _typed(parameter))
+    return said
 
 
 def _options_as_typed(said: str, command: click.Command) -> str:

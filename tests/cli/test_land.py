@@ -78,6 +78,13 @@ def test_where_rows_have_landed_options_decide(run: Run, sandbox: Sandbox, task:
     assert rows(folder) == sandbox.control.true_rows(task)
 
 
+def test_format_options_that_differ_are_named_as_typed(run: Run, task: str, folder: Path) -> None:
+    landing = ("land", task, folder, *INCREMENTAL)
+    assert run(*landing, "--column", "url").code == 0
+    run(*landing, "--column", "url", "--column", "price").refused(3, "--column is url, price and was url")
+    run(*landing, "--column", "url", "--format", "csv").refused(3, "--format is csv and was jsonl")
+
+
 def test_late_rows_are_waited_for_as_set(run: Run, task: str, folder: Path, no_pauses: list[float]) -> None:
     again = ("land", task, folder)
     run(*again)
