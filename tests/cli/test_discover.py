@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_webcollect.collection_tasks import CollectionTask, read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox, demo
+from airflow_provider_webcollect.service.threads import Stop
 from tests.cli.conftest import Run, contents
 from tests.sandbox.plain_client import Client, data
 
@@ -326,22 +325,14 @@ def test_a_folder_that_is_not_there_is_an_error_and_is_not_made(run: Run, add: A
 
 
 def test_a_file_that_changes_meanwhile_is_left_alone(
-    run: Run, sandbox: Sandbox, add: Add, file: Path
+    run: Run, sandbox: Sandbox, add: Add, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add("shop")
     file.write_text("- id: a\n  name: b\n")
-    # another try comes after a pause
     sandbox.control.fail(PATH, status=503)
-
-    def change() -> None:
-        while not sandbox.control.requests(PATH):
-            time.sleep(0.02)
-        file.write_text("- id: a\n  name: c\n")
-
-    person = threading.Thread(target=change)
-    person.start()
+    # a person changes the file in the pause before another attempt
+    monkeypatch.setattr(Stop, "sleep", lambda *_: file.write_text("- id: a\n  name: c\n"))
     run("discover", "--merge", file).refused(4, "has changed meanwhile, so nothing was written")
-    person.join()
     assert contents(file.parent) == {file: b"- id: a\n  name: c\n"}
 
 

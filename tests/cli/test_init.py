@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 
 from airflow_provider_webcollect.collection_tasks import read_collection_tasks
 from airflow_provider_webcollect.sandbox import Sandbox, demo
+from airflow_provider_webcollect.service.threads import Stop
 from tests.airflow.conftest import airflow_database, airflow_home  # noqa: F401  # fixtures
 from tests.cli.conftest import Run, Start, contents
 from tests.interruption import until
@@ -124,20 +123,14 @@ def test_a_folder_that_cannot_be_made_is_refused(run: Run, dags: Path) -> None:
     run("init", dags / "more", "--id", IDS[0]).refused(2, "it cannot be created: Not a directory")
 
 
-def test_if_the_dag_cannot_be_written_the_file_is_not_either(run: Run, sandbox: Sandbox, dags: Path) -> None:
+def test_if_the_dag_cannot_be_written_the_file_is_not_either(
+    run: Run, sandbox: Sandbox, dags: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dags.mkdir()
-    # another try comes after a pause
     sandbox.control.fail(PATH, status=503)
-
-    def write() -> None:
-        while not sandbox.control.requests(PATH):
-            time.sleep(0.02)
-        (dags / "collect.py").write_text("# mine\n")
-
-    person = threading.Thread(target=write)
-    person.start()
+    # a person writes the DAG in the pause before another attempt
+    monkeypatch.setattr(Stop, "sleep", lambda *_: (dags / "collect.py").write_text("# mine\n"))
     run("init", dags).refused(4, "collect.py has changed meanwhile, so nothing was written")
-    person.join()
     assert contents(dags) == {dags / "collect.py": b"# mine\n"}
 
 
