@@ -34,7 +34,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 
 @click.command(
@@ -154,11 +154,12 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
     if not isinstance(error, InvalidArgument):
         has_raw = any(parameter.name == "raw" for parameter in command.params)
         more = "; --raw shows the texts" if has_raw and isinstance(error, CastFailed) else ""
-        # other messages may have columns in backticks
-        said = _names_as_typed(str(error), command) if isinstance(error, FormatChanged) else str(error)
+        # only these, as messages also have columns in backticks, whose names a web site chooses
+        options = error.options if isinstance(error, FormatChanged) else ()
+        said = _names_as_typed(str(error), [each for each in command.params if each.name in options])
         return _options_as_typed(f"{said}{more}", command)
     called, place = context.meta.get(FIELD_NAMES, {}).get(error.name), error.place
-    rule = _names_as_typed(error.rule, command)
+    rule = _names_as_typed(error.rule, command.params)
     for parameter in command.params:
         if parameter.name == error.name:
             # if an option is given several times, the value shows which one is meant
@@ -177,9 +178,9 @@ def _with_names(said: str, context: click.Context) -> str:
     return _ID.sub(lambda _: f"task {next(names)}", said)
 
 
-def _names_as_typed(said: str, command: click.Command) -> str:
+def _names_as_typed(said: str, parameters: Iterable[click.Parameter]) -> str:
     """Return a message in which `` `columns` ``, an argument in Python, is the option ``--column``."""
-    for parameter in command.params:
+    for parameter in parameters:
         said = said.replace(f"`{parameter.name}`", _typed(parameter))
     return said
 

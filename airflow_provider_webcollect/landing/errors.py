@@ -48,9 +48,15 @@ class FormatChanged(LandingError):
     NULL``.
 
     Use the old options, another destination, or ``columns`` that begin with the landed columns.
+
+    :param options: the options that differ, which the message has in backticks.
     """
 
     permanent = True
+
+    def __init__(self, message: str, *, options: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 class NoColumns(LandingError):

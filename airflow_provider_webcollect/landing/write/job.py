@@ -319,16 +319,17 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
             landed[name] = wanted.get(name)
     elif not _changed_types(wanted["column_types"], landed["column_types"], state.columns or ()):
         landed["column_types"] = wanted["column_types"]
-    differing = [
-        f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
-        for name in {**wanted, **landed}
-        if wanted.get(name) != landed.get(name)
-    ]
+    differing = [name for name in {**wanted, **landed} if wanted.get(name) != landed.get(name)]
     if differing:
         if draft.format != state.format:
             # the other differences only follow from the format
             del differing[1:]
+        said = [
+            f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
+            for name in differing
+        ]
         raise FormatChanged(
-            f"the landing at {job.folder.root} was written with other options: {'; '.join(differing)}. "
-            f"{ways}, or give the landing another destination"
+            f"the landing at {job.folder.root} was written with other options: {'; '.join(said)}. "
+            f"{ways}, or give the landing another destination",
+            options=differing,
         )
