@@ -559,12 +559,15 @@ class TestDetails:
 
     def test_what_would_act_on_a_terminal_cannot_be_copied(self, page: Page, url: str) -> None:
         change_series(
-            page, lambda series: series.update(destination=f"{series['destination']}\n touch owned\n")
+            page,
+            lambda series: series.update(
+                manifests=[f"{series['destination']}\n touch owned\n/_manifest.json"]
+            ),
         )
         view = show(page, url)
         series_of(view, "jobs_daily").get_by_role("button").click()
         view.get_by_role("button", name="Copy the line of Python").wait_for()
-        for name in ("Copy the destination", "Copy the shell command"):
+        for name in ("Copy the destination", "Copy the manifest", "Copy the shell command"):
             assert view.get_by_role("button", name=name).count() == 0
 
     def test_waits_tell_how_far_their_collection_tasks_are(self, page: Page, url: str) -> None:
