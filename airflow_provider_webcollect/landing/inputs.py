@@ -182,8 +182,9 @@ class Inputs:
                 reason = "the list was changed during the landing"
             left = self._named(items)
         found = f"{count:,} of {counted(of, 'input')} have no row"
-        if names := ", ".join(quoted(item[:_LONGEST]) for item in left[:_NAMED]):
-            found += f": {names}" + (f" and {count - _NAMED:,} more" if count > _NAMED else "")
+        if names := [quoted(item[:_LONGEST]) for item in left[:_NAMED]]:
+            more = count - len(names)
+            found += f": {', '.join(names)}" + (f" and {more:,} more" if more else "")
         if self._others:
             found += f"; {counted(self._others, 'row')} of no input"
         is_right = count <= Fraction(str(share)) * of

@@ -278,6 +278,15 @@ class TestSeveralLandingsOfADagRun:
         half.loops = [loop("cocoa")]
         assert judged(half.second("cocoa", task_id="2")).found == "0 of 3 inputs have no row"
 
+    def test_inputs_that_were_not_kept_are_counted_as_more(self, shop: Shop) -> None:
+        long = [f"{number} {'x' * 30_000}" for number in range(5)]
+        shop.loops = [loop(*long)]
+        shop.land(rows("x"))
+        shop.loops = [loop(long[0])]
+        found = judged(shop.second(long[0])).found
+        assert found.startswith("4 of 5 inputs have no row: '1 xxx")
+        assert "xxx' and 2 more" in found
+
     def test_rules_about_the_run_count_the_rows_of_both(self, shop: Shop) -> None:
         first = [*rows("tea", "tea", "tea"), {"keyword": "tea", "price": None, "seller": "x"}]
         checks = {
