@@ -1,4 +1,4 @@
-"""Landings: a source's rows in a folder, exactly once (docs/contributing/landing-protocol.md)."""
+"""Landings: a source's rows in a folder or table, exactly once (docs/contributing/landing-protocol.md)."""
 
-#: The file that lists the parts of a landing, for readers.
+#: Name of the file that lists the parts of a landing for readers.
 MANIFEST = "_manifest.json"

@@ -1,6 +1,6 @@
 """Checks of rows before they are committed: their declarations and outcomes.
 
-How rows are judged is in :mod:`~airflow_provider_webcollect.landing.rules`, which is imported later.
+Rows are judged in :mod:`~airflow_provider_webcollect.landing.rules`, which is imported only to land rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Match = Literal["text", "url"]
 #: The name of the check of inputs.
 INPUTS = "inputs"
 N = TypeVar("N", float, "Fraction")
-#: Maximum and minimum number of earlier landings that decide which values are usual.
+#: Maximum and minimum number of earlier landings from which the usual value is computed.
 MOST_USUAL, LEAST_USUAL = 10, 4
 _encode = msgspec.json.Encoder().encode
 
@@ -39,9 +39,10 @@ _encode = msgspec.json.Encoder().encode
 class Number(msgspec.Struct, frozen=True):
     """A finite number, or a text with one: ``Annotated[float, Number(" 1 or more", low=1)]``.
 
-    :ivar limits: the limits in words.
-    :ivar above: the number that the value must exceed; ``low`` and ``high`` are the lowest and the highest
-        value.
+    :ivar limits: the limits as text, with a leading blank, for errors.
+    :ivar low: the lowest allowed value; no limit by default.
+    :ivar high: the highest allowed value; no limit by default.
+    :ivar above: the number that the value must exceed; no limit by default.
     """
 
     limits: str = ""
@@ -66,7 +67,7 @@ def _allowed(argument: str, values: object) -> tuple[str, ...]:
     """Return the texts of allowed values."""
     listed = arguments.items(argument, values)
     for index, value in enumerate(listed):
-        # of what JSON has no number for, the text is null
+        # JSON has no numbers for infinity and NaN, and writes null
         if not isinstance(value, str | int | float) or value in (math.inf, -math.inf) or value != value:
             raise InvalidArgument(f"{argument}[{index}]", value, "it must be a text, a number or a boolean")
         if isinstance(value, str):
@@ -95,14 +96,14 @@ def _pattern(argument: str, pattern: object) -> str:
 
 
 def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], Any]]:
-    """Return two functions that match whole texts in UTF-8, in a time that grows with the text alone.
+    """Return two functions that match whole texts in UTF-8, in time linear in the length of the text.
 
     :return: an exact function, and one that takes a third of the time but may miss a match.
     """
     import re2
 
     options = re2.Options()
-    # otherwise it writes errors to standard error
+    # otherwise RE2 writes errors to standard error
     options.log_errors = False
     exact = re2.compile(pattern.encode(), options).fullmatch
     quick = re2.Set.FullMatchSet(options)
@@ -110,7 +111,7 @@ def matchers(pattern: str) -> tuple[Callable[[bytes], Any], Callable[[bytes], An
         quick.Add(pattern.encode())
         quick.Compile()
     except re2.error:
-        # it takes more memory than the expression alone
+        # the set needs more memory than the expression alone, and exceeds the limit
         return exact, exact
     return exact, quick.Match
 
@@ -122,7 +123,7 @@ class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
     them, checks that compare with it are skipped.
 
     :ivar min: the minimum number of rows. With ``max_wrong``, only rows that break no rule about values count
-        for this and the next two.
+        for ``min``, ``min_of_usual`` and ``max_of_usual``.
     :ivar min_of_usual: the minimum multiple of the usual number; ``max_of_usual`` is the maximum.
     :ivar max_wrong: the maximum share of the rows that may break rules about values, 0 to 1; 0 by default.
         Above 0, such rows are quarantined one by one, and the others land.
@@ -137,22 +138,23 @@ class RowChecks(msgspec.Struct, frozen=True, kw_only=True):
 class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
     """Checks of the values of a column.
 
-    A row has a value if it is not null, not blank text, and not an empty list or object. The first six are
-    rules about values, which single rows break. Except for ``required``, they apply only where a row has a
-    value, as the service sent it.
+    A row has a value in the column unless it is null, blank text, or an empty list or object. ``required``,
+    ``pattern``, ``min``, ``max``, ``values`` and ``unique`` are rules about values, which single rows can
+    break. Except for ``required``, they apply only to values, as the service sent them.
 
     :ivar required: each row has a value.
     :ivar pattern: a `regular expression of RE2 <https://github.com/google/re2/wiki/Syntax>`__ that each value
         matches as a whole; for a value that is not a text, its JSON. It needs the extra ``patterns``, also
         where DAG files are parsed.
-    :ivar min: each value is a number of at least this; ``max`` is the maximum. A text counts as a number if
-        it is written as one (``-1.5``, ``2e3``), or if it fits the column's type. Numbers are compared as
-        64-bit floats.
+    :ivar min: each value is a number of at least ``min``; ``max`` is the maximum. A text counts as a number
+        if it is written as one (``-1.5``, ``2e3``), or, in a column with a type, if it fits the type. Numbers
+        are compared as 64-bit floats.
     :ivar values: the allowed values, as texts; a value that is not a text is compared by its JSON.
-    :ivar unique: no value occurs twice in the run; the first of two equal values is right. Only the first
+    :ivar unique: no value occurs twice in the run; of equal values, only the first is right. Only the first
         million different values are compared.
-    :ivar filled: at least this share of the rows has a value, 0 to 1.
-    :ivar filled_of_usual: the minimum multiple of the usual share.
+    :ivar filled: the minimum share of the rows that have a value, above 0, up to 1.
+    :ivar filled_of_usual: the minimum multiple of the usual share, above 0, up to 1. The usual share is the
+        median of the last ten landings by other runs; with fewer than four of them, the check is skipped.
     """
 
     required: Flag = False
@@ -168,7 +170,7 @@ class ColumnChecks(msgspec.Struct, frozen=True, kw_only=True):
 class InputChecks(msgspec.Struct, frozen=True, kw_only=True):
     """A check that each input of the task, such as a word or a URL of its loop, has a row.
 
-    :ivar column: the column of the rows that has the input from which a row comes.
+    :ivar column: the column that has, in each row, the input for which the row was collected.
     :ivar missing: the maximum share of the inputs that may have no row, 0 to 1; 0 by default.
     :ivar action_id: the id of the loop; only needed if several loops of the task have a list.
     :ivar match: how inputs are compared. ``text`` (default) ignores letter case and blanks at the ends.
@@ -212,7 +214,7 @@ def _columns_checks(argument: str, columns: object) -> dict[str, ColumnChecks]:
 
 
 def _declared(argument: str, value: Any, kind: type[D]) -> D:
-    """Return a dict as a declaration; a check of rows or of a column that is None is left out."""
+    """Return the declaration that a dict describes; checks that are None are left out."""
     names = kind.__struct_fields__
     if not isinstance(value, Mapping):
         raise InvalidArgument(argument, value, f"it must be a dict; its keys can be {', '.join(names)}")
@@ -241,15 +243,16 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_resumable(self) -> bool:
-        """Whether a retry may continue; not if it needs the values that an earlier attempt has read."""
+        """Whether a retry may continue: false if checks need the values that an earlier attempt has read."""
         return self.inputs is None and not any(column.unique for column in self.columns.values())
 
 
 class Example(msgspec.Struct, frozen=True):
     """A value that fails a check.
 
+    :ivar value: the value for messages: a text in quotes, other values as JSON, shortened if it is long.
     :ivar offset: the cursor of the page with the value; if an earlier attempt has read it, perhaps the cursor
-        of the first of several pages.
+        of the first of several pages, one of which has the value.
     """
 
     value: str
@@ -262,11 +265,11 @@ class Example(msgspec.Struct, frozen=True):
 class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of one check.
 
-    :ivar check: its name: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
-    :ivar state: ``passed``; ``failed``; ``warning`` if it alone does not fail a landing; ``skipped`` if there
-        is nothing to compare with.
-    :ivar expected: the requirement in words; ``found`` is the finding in words.
-    :ivar examples: some of the values that fail it.
+    :ivar check: the name of the check: ``rows.min``, ``columns.price.filled``, ``missing_columns``.
+    :ivar state: ``passed``; ``failed``; ``warning`` if the result alone does not fail a landing; ``skipped``
+        if the check could not be made, for example because there is nothing to compare with.
+    :ivar expected: the requirement as text; ``found`` is the finding as text.
+    :ivar examples: some of the values that fail the check.
     """
 
     check: str
@@ -287,12 +290,12 @@ class CheckOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RuleCounts(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many rows have broken each rule about values. The draft of a commit keeps it for a retry.
+    """How many rows have broken each rule about values; the draft of a commit keeps these counts for a retry.
 
-    :ivar broken: the number of rows that break it, by the name of the rule: ``columns.price.pattern``.
-    :ivar examples: at most three of the wrong values, by the name of the rule, including ``filled``.
-    :ivar names: the columns of wrong rows, about a thousand at most.
-    :ivar wrong_rows: rows that have broken at least one rule; only :meth:`ValueRules.split` counts them.
+    :ivar broken: the number of rows that break a rule, by the name of the rule: ``columns.price.pattern``.
+    :ivar examples: at most three of the wrong values, by the name of the rule or of the check ``filled``.
+    :ivar names: the names of the columns that wrong rows have, about a thousand at most.
+    :ivar wrong_rows: the number of rows that break at least one rule; 0 unless ``max_wrong`` is above 0.
     """
 
     broken: dict[str, int] = {}
@@ -305,13 +308,13 @@ NOTHING_WRONG = RuleCounts()
 
 
 def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
-    """Return the checked declaration; None if there are no checks. Imports nothing heavy.
+    """Return the parsed declaration, without importing anything heavy; None if there are no checks.
 
     :param checks: a dict with any of ``rows`` (``min``, ``min_of_usual``, ``max_of_usual``, ``max_wrong``),
         ``columns`` (for each name ``required``, ``pattern``, ``min``, ``max``, ``values``, ``unique``,
         ``filled``, ``filled_of_usual``), ``new_columns`` and ``missing_columns`` (``allow``, ``warn``,
         ``fail``), and ``inputs`` (``column``, ``missing``, ``action_id``, ``match``, ``on_missing``).
-    :param file_format: of the parts.
+    :param file_format: the format of the parts.
     :raises InvalidArgument: if a check is wrong, or does not apply to the format.
     :raises ExtraMissing: if there is a pattern, and RE2 (the extra ``patterns``) is not installed.
     """
@@ -341,7 +344,8 @@ def make_checks(checks: Any, file_format: FileFormat) -> Checks | None:
 class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The rows of an earlier landing, and the columns that they had.
 
-    :ivar filled: by column, the number of rows in which it is filled; only columns that a row has.
+    :ivar rows: the number of rows.
+    :ivar filled: the number of rows in which a column is filled, by column; only columns that a row has.
     :ivar is_cut: whether the rows had further columns, which are not counted.
     """
 
@@ -351,13 +355,13 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def plain(number: float) -> str:
-    """Return a declared number as it was written."""
+    """Return a declared number as text, without ``.0`` for a whole number."""
     return str(number).removesuffix(".0")
 
 
 def usual_of(past: Sequence[N]) -> N | None:
     """Return the median of the last numbers; None if there are too few for a usual value."""
-    # it takes long to import, and parsing a DAG does not need it
+    # the module takes long to import, and parsing a DAG does not need it
     from statistics import median
 
     recent = past[-MOST_USUAL:]

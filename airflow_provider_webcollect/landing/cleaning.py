@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: Maximum age of a file in seconds: no file is older.
+#: An age in seconds that no file reaches; it limits ``older_than``.
 _OLDEST = 1e9
 
 
@@ -46,32 +46,32 @@ def clean(
     """Remove a folder's old files that no landing needs.
 
     Such files are parts that no commit lists, incomplete files, files that attempts have staged but not
-    committed, files of quarantined rows on which a person has decided since, and the parts of a landing that
-    has begun again since (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes them itself. It
+    committed, files of quarantined rows on which a person has decided, and parts that were replaced when the
+    landing began again (``on_reset="full"``, ``if_exists="overwrite"``). No landing removes them itself. It
     is safe to call this function while a landing is running:
 
-    * It removes only files with a landing's names, in the folder itself and in partitions (``key=value``),
-      and no commits.
+    * It removes only files whose names a landing gives, in the folder itself and in partitions
+      (``key=value``), and never commits.
     * It keeps the parts of the landing, quarantined rows, and files with which a retry of a run may still
       continue.
     * It keeps replaced parts for the minimum age, for processes that are still reading them.
     * In a table, it keeps the files of older versions: the table's own cleaning removes them (``VACUUM``). A
       file that was replaced so long ago that Delta Lake's log no longer has it (a week, unless the table's
-      retention differs) is removed, as by ``VACUUM``.
-    * It lists the files first, then reads the drafts, and the log last, where it finds parts that were
+      retention differs) is removed, as ``VACUUM`` would do.
+    * It lists the files first, then reads the drafts, and the commits last, so it finds parts that were
       committed meanwhile.
     * The minimum age protects files that are being written.
     * Files behind a link in the folder stay: they may belong to another landing.
 
-    :param landing: its folder or manifest, as for
+    :param landing: the landing's folder or manifest, as for
         :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
     :param older_than: minimum time since a file was written, according to the storage: seconds, or a
         ``timedelta``. A day is a good choice. It must be longer than the longest landing task, retries
         included, and longer than the time until a run's parts are loaded.
     :param dry_run: remove nothing, only return the files that would be removed; False by default.
     :return: the files that were removed, or would be, sorted by name; empty if the folder does not exist.
-    :raises NothingLanded: if there are such files but no commit, which would show which of them are needed;
-        nothing is removed then.
+    :raises NothingLanded: if there are files of landings, and no commit or draft shows which of them are
+        needed; nothing is removed then.
     :raises DestinationUnreadable: if a commit cannot be read; nothing is removed then.
     :raises InvalidArgument: if an argument is wrong.
     """
@@ -104,12 +104,12 @@ def clean(
 
 
 def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
-    """Return the names of the files that must stay, without letter case; None if no commit says which.
+    """Return the case-folded names of the files that must stay; None if no commit or draft shows which.
 
     :param until: parts that were replaced after this time may still be read.
     """
     commits = CommitLog(folder)
-    # before the log: what is committed in between is found there
+    # drafts are read before the log: a draft that is committed in between is then found in the log
     drafts = commits.staged()
     state = commits.read()
     needed: set[str] = set()
@@ -123,16 +123,16 @@ def _needed(folder: Folder, until: datetime.datetime) -> set[str] | None:
         needed.update(_replaced(commits, state, until))
     elif not needed:
         return None
-    # disks and stores may ignore letter case
+    # some file systems and stores ignore letter case
     return {name.casefold() for name in needed}
 
 
 def _replaced(commits: CommitLog, state: Manifest, until: datetime.datetime) -> Iterator[str]:
-    """Yield the names of the parts that the landing had at a time, if it has begun again since."""
+    """Yield the names of the parts that were replaced after a time, when the landing began again."""
     number = state.first_commit
     (began,) = commits.commits([number])
     while datetime.datetime.fromisoformat(began.finished_at) >= until and number > 1:
-        # back to the commit with which the landing had begun before
+        # go back to the first commit of the parts that were replaced
         for commit in commits.commits(range(number - 1, 0, -1)):
             yield from (part.name for part in commit.parts)
             number, began = commit.number, commit
@@ -141,7 +141,7 @@ def _replaced(commits: CommitLog, state: Manifest, until: datetime.datetime) -> 
 
 
 def _modified(fs: Any, path: str) -> datetime.datetime | None:
-    """Return when a file was written; None if a landing has removed it since."""
+    """Return when a file was written; None if the file no longer exists."""
     with storage_errors(fs, path):
         try:
             modified: datetime.datetime = fs.modified(path)

@@ -49,7 +49,7 @@ class FormatChanged(LandingError):
 
     Use the old options, another destination, or ``columns`` that begin with the landed columns.
 
-    :param options: the options that differ, which the message has in backticks.
+    :param options: the options that differ; the message names them in backticks.
     """
 
     permanent = True
@@ -152,7 +152,7 @@ class LandingDamaged(LandingError):
     Restore them, or use another destination.
 
     :param where: the manifest.
-    :param problems: the differences, a sentence each.
+    :param problems: the differences, each as a text that names the part.
     """
 
     permanent = True
@@ -229,8 +229,8 @@ class SomeFailed(LandingError):
     A retry repeats these alone.
 
     :param errors: the errors by the name of the landing or load.
-    :param of: the number of all landings or loads.
-    :param what: what happened to the failed ones, for the message.
+    :param of: the total number of landings or loads.
+    :param what: the words of the message that follow the numbers, such as ``loads have failed``.
     """
 
     def __init__(self, errors: Mapping[str, Exception], of: int, what: str = "sources did not land") -> None:

@@ -28,24 +28,25 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.log.commits import Run
     from airflow_provider_webcollect.service.models import Action
 
-#: How many inputs without a row are kept, with how many characters in all: they are in results and events.
+#: Maximum number of inputs without a row that are kept, and of their characters in all: they are part of
+#: results and events.
 MOST_MISSING, MOST_CHARACTERS = 1000, 100_000
-#: How many of them the outcome names, and how many characters of each.
+#: Maximum number of these inputs that the outcome names, and of characters that it shows of each.
 _NAMED, _LONGEST = 10, 100
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 _PORTS = {"http": {80}, "https": {443}, "": {80, 443}}
 
 
 def text_key(text: str) -> str:
-    """Return what equal inputs have in common: blanks at the ends and letter case do not count."""
+    """Return a key that is the same for equal inputs; blanks at the ends and letter case do not count."""
     return normalize("NFC", text.strip()).casefold()
 
 
 def url_key(text: str) -> str:
-    """Return what equal URLs have in common; of a text that is no URL, what :func:`text_key` returns.
+    """Return a key that is the same for equal URLs; for a text that is not a URL, its :func:`text_key`.
 
-    Blanks at the ends, the scheme and its port, the letter case of the host, a last slash, the fragment, the
-    order of the query, and how a character is percent-encoded do not count.
+    Blanks at the ends, the scheme and its usual port, the letter case of the host, a trailing slash, the
+    fragment, the order of the query, and differences in percent-encoding do not count.
     """
     text = text.strip()
     try:
@@ -72,16 +73,17 @@ def _encoded(text: str) -> str:
 class Inputs:
     """Judges whether each input of a task has a row, from the list of its loop and the rows of a run.
 
-    A run repeats another one of the same DAG run if its list has only inputs that are missing there. Its
-    outcome is then of both together.
+    A run repeats an earlier run of the same DAG run if its list has only inputs that the earlier run has
+    missed, or cannot be read. The outcome is then for both runs together.
 
     :param read: returns the loops of the task, as the service has them now.
-    :param run: whose rows are judged.
-    :param before: what an earlier run of the same DAG run has missed; None for none.
-    :param is_own: whether an earlier attempt of this run has found that.
-    :raises InvalidArgument: if the task has no such loop, or several to choose from.
-    :raises WebCollectError: if the loops cannot be read now; if they never can, the check is skipped.
-    :ivar before: what this run repeats; None if it repeats none.
+    :param run: the run whose rows are judged.
+    :param before: the inputs that an earlier run of the same DAG run has missed; None for none.
+    :param is_own: whether an earlier attempt of this run has recorded ``before``.
+    :raises InvalidArgument: if the task does not have the loop, or has several loops to choose from.
+    :raises WebCollectError: if the loops cannot be read now. If a retry cannot read them either, the check is
+        skipped instead.
+    :ivar before: the missing inputs of the run that this run repeats; None if it repeats none.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class Inputs:
         self._digest = _digest(items)
         keys = self._keys(items)
         missed = self._keys(before.inputs) if before else set()
-        # without the list, nobody knows that it is another one
+        # without a list there are no keys, and the run counts as a repetition: nothing shows another list
         repeats = missed.issuperset(keys)
         if before and is_own and not repeats:
             repeats = before.run != run
@@ -109,7 +111,7 @@ class Inputs:
                 repeats = missed <= keys and (before.of, before.count) == (len(keys), len(before.inputs))
                 self._reason = "" if repeats else "an earlier attempt has had another list, or a long one"
         self.before = before if repeats else None
-        # nine bytes for each input, since a list may have 100,000 URLs
+        # a list may have 100,000 URLs: the two arrays take nine bytes for each
         self._inputs = array("q", sorted(keys | missed if repeats else keys))
         self._has_row = bytearray(len(self._inputs))
         self._has_column = False
@@ -119,7 +121,7 @@ class Inputs:
         return {hash(self._key(item)) for item in items if item.strip()}
 
     def _read_list(self) -> tuple[tuple[str, ...], str]:
-        """Return the list of the loop that is checked; if there is none, also the reason."""
+        """Return the list of the checked loop, and the reason if there is none; otherwise an empty text."""
         try:
             loops = self._read()
         except WebCollectError as error:
@@ -141,7 +143,10 @@ class Inputs:
         return items, "" if items else "the service shows no list of the loop"
 
     def see(self, texts: Sequence[str]) -> None:
-        """Look at the values of the column in some rows, as texts."""
+        """Record which inputs have a row.
+
+        :param texts: the values that some rows have in the column of inputs, as texts.
+        """
         self._has_column = True
         for text, rows in Counter(texts).items():
             if (place := self._place(text)) is None:
@@ -150,7 +155,7 @@ class Inputs:
                 self._has_row[place] = True
 
     def _place(self, text: str) -> int | None:
-        """Return the place of an input among the sorted ones; None if the text is none."""
+        """Return the index of an input in the sorted list; None if the text is not an input."""
         key = hash(self._key(text))
         place = bisect_left(self._inputs, key)
         return place if place < len(self._inputs) and self._inputs[place] == key else None
@@ -158,7 +163,8 @@ class Inputs:
     def judge(self, rows: int, unread: int) -> tuple[CheckOutcome, MissingInputs | None]:
         """Return the outcome, and the inputs without a row; None if they are not known.
 
-        :param rows: of the run; ``unread`` of them cannot be decoded.
+        :param rows: the number of the run's rows.
+        :param unread: the number of these rows that cannot be decoded.
         """
         share, before, reason, run = self._checks.missing, self.before, self._reason, self._run
         otherwise: State = "warning" if self._checks.on_missing == "warn" else "failed"
@@ -176,7 +182,7 @@ class Inputs:
         if count and unread:
             reason = f"{counted(unread, 'row')} cannot be decoded"
         elif count and not (before or reason):
-            # their names; and a person may be changing the list
+            # read the list again, for the names of the inputs, and since a person may have changed it
             items, reason = self._read_list()
             if _digest(items) != self._digest and not reason:
                 reason = "the list was changed during the landing"
@@ -204,7 +210,7 @@ class Inputs:
 
 
 def _kept(items: Sequence[str]) -> tuple[str, ...]:
-    """Return the first inputs, as many as are kept."""
+    """Return the first inputs, up to the maximum number of inputs and of characters."""
     kept, characters = list[str](), 0
     for item in items[:MOST_MISSING]:
         if (characters := characters + len(item)) > MOST_CHARACTERS:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 TableFormat = Literal["delta", "iceberg"]
 #: The Airflow connection of Iceberg's catalog, unless another is named.
 ICEBERG_DEFAULT = "iceberg_default"
-#: The extras of this package that install the filesystems of URLs.
+#: The extra of this package that installs the filesystem of a URL, by scheme.
 STORAGE_EXTRAS = {
     **dict.fromkeys(("s3", "s3a", "s3n"), "s3"),
     **dict.fromkeys(("gs", "gcs"), "gcs"),
@@ -32,7 +32,7 @@ STORAGE_EXTRAS = {
 }
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<rest>.*)", re.DOTALL)
 _BUCKET = re.compile(r"(?:(?P<conn_id>[^/@]*)@)?(?P<bucket>[^/@]+)(?:/|$)")
-#: Characters that parsers of URLs drop, each in its own way, or that control a terminal or end a line there.
+#: Characters that some URL parsers drop, or that control a terminal or end a line in it.
 _DROPPED = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|[?#]$")
 #: Maximum length of a folder's name that every file system accepts.
 _LONGEST_FOLDER = 255
@@ -50,9 +50,9 @@ class Connections(Protocol):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The location of a landing; :meth:`parse` refuses every wrong text.
+    """The location of a landing; :meth:`parse` refuses invalid texts.
 
-    :ivar kind: ``folder`` (with a manifest) or the format of a table.
+    :ivar kind: ``folder`` for a folder with a manifest, or the format of a table.
     :ivar text: the text as it was given: the path or URL of the folder, or ``catalog.namespace.table`` for an
         Iceberg table.
     :ivar conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for no connection.
@@ -73,21 +73,21 @@ class Location(msgspec.Struct, frozen=True):
         table_format: TableFormat | None = None,
         is_exact: bool = False,
     ) -> Location:
-        """Return where to land; nothing is connected to.
+        """Return the location to land in, without connecting to it.
 
-        :param argument: its name, for errors.
+        :param argument: the name of the argument, for errors.
         :param value: an absolute path; a URL, which may name the Airflow connection
             (``s3://conn_id@bucket/folder``); an ``ObjectStoragePath`` of Airflow; or the name of an Iceberg
             table.
         :param conn_id: the Airflow connection that another argument names; None or an empty text for none.
         :param may_differ: whether the URL may name another connection, which then takes precedence.
-        :param table_format: the format of the table that it is, or will be; None for a folder with a
+        :param table_format: the format of the table, which need not exist yet; None for a folder with a
             manifest.
-        :param is_exact: whether the text is not from a template, so that white space around it is kept.
-        :raises InvalidArgument: if it has neither a scheme nor an absolute path, chains filesystems (``::``),
-            names no bucket although the scheme needs one, or is a name that some readers would read as
-            another one; if it must be the name of an Iceberg table, and is not; or if two connections are
-            named, unless ``may_differ``.
+        :param is_exact: whether to keep white space around the text, because it is not from a template.
+        :raises InvalidArgument: if the text has neither a scheme nor an absolute path, chains filesystems
+            (``::``), names no bucket although the scheme needs one, or could mean another place to some
+            readers; if it must be the name of an Iceberg table, and is not; or if two connections are named,
+            unless ``may_differ``.
         """
         if table_format is not None:
             arguments.one_of("table_format", table_format, get_args(TableFormat))
@@ -99,7 +99,7 @@ class Location(msgspec.Struct, frozen=True):
             if not is_iceberg_name(name):
                 raise InvalidArgument(argument, name, "an Iceberg table is named catalog.namespace.table")
             return cls("iceberg", name, conn_id or None)
-        # do not use an instance's `fs`, which connects to the storage
+        # look at the type: `fs` of the instance would connect to the storage
         if hasattr(type(value), "fs"):
             if not hasattr(value, "serialize"):
                 rule = "it must be a text, or an ObjectStoragePath, whose connection Airflow has"
@@ -146,8 +146,9 @@ class Location(msgspec.Struct, frozen=True):
     def child(self, argument: str, *names: str | None) -> Location:
         """Return the folder of a source inside this one; different names give different folders.
 
-        :param names: the names of the folders on the way; None for no folder.
-        :raises InvalidArgument: if one is too long for a file system.
+        :param argument: the name of the argument with the names, for errors.
+        :param names: the names of the nested folders, the outermost first; None for no folder.
+        :raises InvalidArgument: if a name is too long for a file system.
         """
         path = [folder_name(argument, name) for name in names if name is not None]
         return msgspec.structs.replace(self, text="/".join([self.text.rstrip("/"), *path]))
@@ -170,10 +171,10 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def storage(self) -> tuple[str, str]:
-        """The connection and the address, equal for two texts of one place.
+        """The connection and the address, which are equal for two texts that mean the same place.
 
-        Two connections may lead to different buckets of the same name. Schemes such as ``s3`` and ``s3a`` are
-        names of one store.
+        The connection is included because two connections may lead to different buckets of the same name.
+        Schemes of the same store, such as ``s3`` and ``s3a``, give the same address.
         """
         conn_id = self.conn_id or self._host.rpartition("@")[0]
         store = STORAGE_EXTRAS.get(self.scheme)
@@ -186,9 +187,9 @@ class Location(msgspec.Struct, frozen=True):
         url = _URL.match(self.text)
         path = url["rest"][len(self._host) :] if url else self.text
         if not self.bucket:
-            # POSIX lets two leading slashes mean something else, Linux does not
+            # two leading slashes may have another meaning in POSIX, but not in Linux
             return posixpath.normpath(f"/{path.lstrip('/')}") if path else ""
-        # others than object stores have folders from their root on
+        # only keys of object stores have no leading slash
         return (path[1:] if self.scheme in STORAGE_EXTRAS else path).rstrip("/")
 
     @property
@@ -209,14 +210,14 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def dataset(self) -> tuple[str, str]:
-        """The namespace and the name in OpenLineage, by its rules for object stores and files."""
+        """The namespace and the name in OpenLineage, by its naming rules for object stores and files."""
         return f"{self.scheme}://{self.bucket}" if self.bucket else self.scheme, self.key or "/"
 
     def open(self, connections: Connections, *, is_made: bool = False) -> Folder:
-        """Return the folder to land in; a storage is not read, but a catalog is asked for its table.
+        """Return the folder to land in; nothing is read, except an Iceberg table from its catalog.
 
         :param is_made: whether to create an Iceberg table, without columns, if it does not exist.
-        :raises NothingLanded: if there is no such Iceberg table, and it is not created.
+        :raises NothingLanded: if the Iceberg table does not exist, and ``is_made`` is False.
         """
         if self.kind == "iceberg":
             from airflow_provider_webcollect.landing.tables.iceberg import IcebergFolder, load_table
@@ -234,7 +235,7 @@ class Location(msgspec.Struct, frozen=True):
 
 
 class MachineConnections:
-    """The credentials of this machine, or given credentials, without Airflow.
+    """Opens locations without Airflow, with the credentials of this machine or with given ones.
 
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     """
@@ -248,7 +249,8 @@ class MachineConnections:
         """Return the filesystem of a folder, and the folder's path on it.
 
         :raises ExtraMissing: if the package for the URL's storage is not installed.
-        :raises InvalidArgument: if fsspec does not support the URL, or only Airflow has its connection.
+        :raises InvalidArgument: if fsspec does not support the URL, or the location names an Airflow
+            connection.
         """
         if location.conn_id is not None:
             rule = "it names an Airflow connection: give an ObjectStoragePath with this connection"
@@ -272,7 +274,7 @@ class MachineConnections:
 
 
 def is_iceberg_name(value: object) -> bool:
-    """Return whether a value is ``catalog.namespace.table``, and not a path."""
+    """Return whether a value has the form ``catalog.namespace.table`` and is not a path."""
     if not isinstance(value, str) or re.search(r"[/\\]", value):
         return False
     names = value.split(".")
@@ -280,12 +282,12 @@ def is_iceberg_name(value: object) -> bool:
 
 
 def is_iceberg_table(value: object) -> bool:
-    """Return whether a value is a table of pyiceberg."""
+    """Return whether a value is a pyiceberg table."""
     return type(value).__module__.startswith("pyiceberg.")
 
 
 def is_opened(landing: object) -> bool:
-    """Return whether a value has its own filesystem or catalog: a path of Airflow or fsspec, or a table."""
+    """Return whether a value has its own filesystem or catalog: a path object, or an Iceberg table."""
     return (hasattr(landing, "fs") and hasattr(landing, "path")) or is_iceberg_table(landing)
 
 
@@ -294,7 +296,7 @@ def landing_at(landing: Any, storage_options: Mapping[str, Any] | None = None) -
 
     The arguments and errors are as in :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
 
-    :param landing: the landing; may also be a ``Folder``, which is returned.
+    :param landing: the landing; a ``Folder`` is returned as it is.
     """
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
@@ -328,13 +330,14 @@ def _landed_at(fs: AbstractFileSystem, root: str) -> Folder:
 def folder_at(
     fs: AbstractFileSystem, root: str, public_url: str | None = None, *, table_format: str | None = None
 ) -> Folder:
-    """Return the folder of a landing; nothing is read from the storage.
+    """Return the folder of a landing, without reading the storage.
 
     :param root: the path of the folder, or of its manifest.
-    :param public_url: the name of the folder for users, as for :class:`~.landing.storage.folder.Folder`.
-    :param table_format: ``delta`` if it is, or will be, a Delta Lake table.
+    :param public_url: the URL that users see, as for :class:`~.landing.storage.folder.Folder`; None for the
+        default.
+    :param table_format: ``delta`` if the folder is, or will be, a Delta Lake table.
     """
-    # the root of a disk stays what it is
+    # the root of a disk keeps its slash
     root = root.rstrip("/").removesuffix(f"/{MANIFEST}").rstrip("/") or root[:1]
     if table_format == "delta":
         from airflow_provider_webcollect.landing.tables.delta import DeltaFolder
@@ -359,7 +362,7 @@ def _check_url(argument: str, text: str) -> None:
     if scheme in STORAGE_EXTRAS and not _BUCKET.match(path):
         raise InvalidArgument(argument, text, f"it must name a bucket: {scheme}://bucket/folder")
     if scheme in {"file", "local"} and not path.startswith("/"):
-        # a bucket whose scheme was forgotten would become a folder wherever the process happens to run
+        # without a scheme, the name of a bucket would become a folder in the working directory
         raise InvalidArgument(
             argument, text, "it needs a scheme (s3://bucket/folder) or an absolute path (/data/folder)"
         )
@@ -372,9 +375,10 @@ def _check_url(argument: str, text: str) -> None:
 def folder_name(argument: str, text: str) -> str:
     """Return ``text`` as a folder name that any storage accepts; different texts give different names.
 
-    :raises InvalidArgument: if it is too long for a file system.
+    :param argument: the name of the argument with the text, for errors.
+    :raises InvalidArgument: if the folder name is too long for a file system.
     """
-    # a blank does not become ~20: with a digit after it, that would be another code
+    # a blank does not become ~20: `Shop 2` would be `Shop~202`, which people read as another number
     name = _UNSAFE.sub(
         lambda match: "~_" if match[0] == " " else "".join(f"~{byte:02x}" for byte in match[0].encode()), text
     )
@@ -391,7 +395,7 @@ def refuse_overlaps(names: Sequence[str], locations: Sequence[Location]) -> None
     :param locations: the locations of the sources' rows.
     :raises InvalidArgument: if two of them overlap.
     """
-    # two names may mean the same catalog
+    # the catalog's name is left out, since two names may mean the same catalog
     places = [
         ("", location.text.partition(".")[2]) if location.kind == "iceberg" else location.storage
         for location in locations

@@ -1,7 +1,7 @@
-"""The options of landings and loads: each is declared once.
+"""The options of landings and loads, each declared once.
 
-Operator, group, file of collection tasks and command line have no list of their own. The last text of a
-declaration is its description on the command line and in the documentation.
+The operator, the group, the file of collection tasks and the command line take their options from here. The
+last text of a declaration is the option's description on the command line and in the documentation.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ OnMissingKey = Literal["fail", "skip"]
 OnGone = Literal["keep", "delete", "mark"]
 MAX_PART_BYTES = 128 * 1024 * 1024
 LATE_ROWS_DELAY = 15.0
-#: The rule of options that a full landing does not use.
+#: The error for options that a full landing does not use.
 INCREMENTAL_ALONE = "it requires mode='incremental', which is not the default of a batch (`lotno`)"
-#: Names that dlt does not change; it uses two underscores between the names of nested tables.
+#: Names that dlt keeps unchanged; dlt separates the names of nested tables by two underscores.
 _TABLE = re.compile(r"[a-z](?:_?[a-z0-9])*\.[a-z](?:_?[a-z0-9])*")
 
 
 def check_partition(argument: str, value: object) -> str | None:
     """Return the folders for a run's new parts, such as ``dt=2026-01-01/hour=07``; None for no partition.
 
-    :param argument: its name, for errors.
-    :param value: an empty string means None.
+    :param argument: the name of the argument, for errors.
+    :param value: the folders; None or an empty string for no partition.
     :raises InvalidArgument: if readers might not find the folders, or might misread their names.
     """
     if value is None or value == "":
@@ -116,12 +116,12 @@ class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def parse(
         cls, values: Mapping[str, Any], *, lotno: str | None = None, table_format: str | None = None
     ) -> LandOptions:
-        """Return the options of a landing. Imports nothing heavy.
+        """Return the options of a landing, without importing anything heavy.
 
         :param values: the values by name; missing options have their defaults.
-        :param lotno: the batch of the source: a batch is landed once (``full``), while a task's history keeps
-            growing.
-        :param table_format: of the table to land in; None for a folder with a manifest.
+        :param lotno: the batch of the source; None for the whole history. By default, a batch is landed once
+            (``full``), and a history, which keeps growing, incrementally.
+        :param table_format: the format of the table to land in; None for a folder with a manifest.
         :raises InvalidArgument: if an option is wrong, or contradicts another.
         """
         # a template renders None as an empty text
@@ -178,7 +178,7 @@ class SourceOptions(LandOptions, frozen=True, kw_only=True, dict=True):
         if options.whole_runs_key:
             if options.mode == "full":
                 raise InvalidArgument("whole_runs_key", values["whole_runs_key"], INCREMENTAL_ALONE)
-            # columns that are made of others are the landing's, too
+            # the landing also has the columns that are made of others
             known = options.columns and (*options.columns, *options.format.column_types)
             key_columns("whole_runs_key", options.whole_runs_key, known or None)
         return options
@@ -223,8 +223,8 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 def check_table(table: object) -> tuple[str, str]:
     """Return the names of dataset and table.
 
-    :param table: ``dataset.table``, in names that dlt does not change.
-    :raises InvalidArgument: if it has another form.
+    :param table: ``dataset.table``, with names that dlt keeps unchanged.
+    :raises InvalidArgument: if ``table`` has another form.
     """
     name = arguments.text("table", table)
     if not _TABLE.fullmatch(name):

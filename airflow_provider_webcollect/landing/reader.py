@@ -49,14 +49,14 @@ def read_landing(
 
     Only the manifest and the commits after it are read, no rows yet.
 
-    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+    :param landing: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
         supports (``s3://bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
-        ``ObjectStoragePath``; or a table of pyiceberg.
+        ``ObjectStoragePath``; or a pyiceberg table.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param quarantined: the number of a commit with quarantined rows, to read only these; the manifest's
-        ``quarantined`` has the numbers. None (default) for the landed rows.
-    :param raw: whether tables from JSON lines and CSV have the texts as they are, without ``column_types``;
-        False by default. Parquet files and table formats are written typed.
+        ``quarantined`` lists the numbers. None (default) for the landed rows.
+    :param raw: whether to ignore ``column_types``, so that tables from JSON lines and CSV have the original
+        texts; False by default. Parquet files and table formats are written typed.
     :raises NothingLanded: if nothing has landed there yet.
     :raises NothingToReview: if the commit ``quarantined`` has no quarantined rows.
     :raises DestinationUnreadable: if the manifest or a commit is incomplete, missing, has a newer layout, or
@@ -90,12 +90,12 @@ def _state(folder: Folder) -> Manifest:
 
 def _table(folder: TableFolder) -> LandedData:
     commits = CommitLog(folder)
-    # before the table is read: a landing writes the manifest once the table has its rows
+    # the manifest is read before the table: a landing writes it once the table has the rows
     checkpoint = commits.checkpoint()
     if (snapshot := folder.snapshot()) is not None:
         if (state := commits.up_to(snapshot.version or 0, checkpoint)) is not None:
             return LandedTable(folder, state, snapshot)
-    # no commit makes the table before one that changes rows: all that was read is quarantined or discarded
+    # the first commit that changes rows creates the table: until then, all rows are quarantined or discarded
     elif (state := commits.read()) is not None and not state.rows_commit:
         return LandedData(folder, state)
     raise NothingLanded(f"no landing has written to the table {folder.url} yet; check its name")
@@ -121,7 +121,7 @@ class QuarantinedData(LandedData):
         has_single_rows = any(part.broke for part in self._all_parts)
         for table in super().tables_of(part):
             if has_single_rows and not part.broke:
-                # single rows have no types, so other rows with them have none either
+                # single rows have no types, so the other rows of the same commit are read as texts, too
                 table = table.cast(pa.schema([(name, pa.string()) for name in table.column_names]))
             yield table
 
@@ -134,11 +134,12 @@ class QuarantinedData(LandedData):
 
 
 class LandedTable(LandedData):
-    """A landing that is a table, as it was when it was read; created by :func:`read_landing`.
+    """A landing in a table, as it was when it was opened; created by :func:`read_landing`.
 
     Other programs may rewrite the table's files, for example to compact them or to delete rows, and may add
     rows. Then all rows are read from the table, in its own order. Reads that need the parts as they were
-    landed raise :class:`.RowsRewritten`: rows of one run or of some commits, and rows in order.
+    landed, such as the rows of one run or of some commits, or rows in order, then raise
+    :class:`.RowsRewritten`.
 
     :ivar manifest: as for a folder, but without ``parts``: :meth:`parts` reads them from the commits.
     """
@@ -157,7 +158,7 @@ class LandedTable(LandedData):
     def uris(self, new_only: bool | str = False, *, since: int | None = None) -> list[str]:
         """Return the URIs of the table's files, or of the parts of a run or of commits."""
         if self._is_read_by_table(new_only, since):
-            # a file outside the folder is named by its address
+            # the name of a file outside the folder is its whole URI
             return [name if "://" in name else f"{self.uri}/{name}" for name in self._files]
         self._refuse_rewritten(self.parts(new_only, since=since))
         return super().uris(new_only, since=since)
@@ -182,7 +183,7 @@ class LandedTable(LandedData):
         return self._folder.call("read", lambda: self._snapshot.to_arrow(self.manifest.columns or ()))
 
     def verify(self) -> None:
-        """Compare the table's parts with the commits; of files that others have written, check only the size.
+        """Compare the table's parts with the commits; for files of other programs, check only the size.
 
         :raises LandingDamaged: listing all differences.
         """
@@ -200,8 +201,8 @@ class LandedTable(LandedData):
     def _for_duckdb(self, new_only: bool | str, since: int | None) -> pa.Table:
         if self._chosen(new_only, since) is not None:
             return super()._for_duckdb(new_only, since)
-        # not over the dataset: for DuckDB, pyarrow's `Scanner.to_reader` waits, with Python's lock, for files
-        # that a thread opens by Python, which can then wait forever
+        # not a relation over the dataset, which could hang: pyarrow's `Scanner.to_reader` holds Python's lock
+        # while it waits for files that another thread opens in Python
         return self._folder.call("read", self._snapshot.to_arrow)
 
     @property
@@ -230,7 +231,7 @@ class LandedTable(LandedData):
     def _dated_parts(
         self, moment: int | datetime.datetime | str = 0, is_whole: bool = False
     ) -> Iterator[DatedPart]:
-        # their order decides which row of a key is the latest
+        # the order of the parts decides which row of a key is the latest
         self._refuse_rewritten(self._all_parts)
         if self._is_rewritten():
             raise RowsRewritten(

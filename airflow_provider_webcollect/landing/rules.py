@@ -1,6 +1,6 @@
-"""Judging rows: which of them break rules about values, and the outcomes of all checks.
+"""Judging rows: which rows break rules about values, and the outcomes of all checks.
 
-A page is judged column by column, which costs little where nothing is wrong.
+A page is judged column by column, which is cheap if no value is wrong.
 """
 
 from __future__ import annotations
@@ -57,22 +57,23 @@ if TYPE_CHECKING:
 
 READABLE = "rows.readable"
 _EXAMPLES = 3
-#: All characters of a plain number and of the white space around it.
+#: The characters that a plain number and the white space around it can have.
 _OF_NUMBERS = "0123456789+-.eE \t\r\n"
-#: Python reads every row of fewer bytes and brackets: numbers have fewer digits, values are nested less.
+#: Python can decode every row with fewer bytes and fewer brackets than these: its numbers cannot have too
+#: many digits, and its values cannot be nested too deeply.
 _FEW_BYTES, _FEW_BRACKETS = 4300, 400
-#: Levels that a value is nested deeper for a test, since a writer decodes it with more calls on the stack.
+#: Levels of nesting that a test adds to a row, since a writer decodes the row with more calls on the stack.
 _DEEPER = 50
 _SHOWN_BYTES = 300
 _SHOWN_CHARACTERS = 60
 _SHOWN_NAME = 100
 #: Maximum number of values that ``unique`` compares; more would use too much memory.
 MOST_COMPARED = 1_000_000
-#: The most names of columns, or allowed values, that an outcome lists.
+#: Maximum number of column names, or of allowed values, that an outcome lists.
 _NAMED = 10
-#: Names of columns that nobody takes for something else.
+#: Column names and allowed values that an outcome can list without quotes.
 _PLAIN = re.compile(r"[\w.-]{1,60}")
-#: How many names of columns of wrong rows are kept, about.
+#: Approximate maximum number of column names that are kept for wrong rows.
 _MOST_NAMES = 1000
 _encode = msgspec.json.Encoder().encode
 
@@ -80,15 +81,16 @@ _encode = msgspec.json.Encoder().encode
 class ValueRules:
     """Judges the values of a run's rows.
 
-    Without ``max_wrong`` it counts what is wrong in rows that are written (:meth:`add`). With it, rows go
-    through :meth:`split` first, and only those that it returns as good are written.
+    Without ``max_wrong``, it counts the wrong values in rows that are being written (:meth:`add`). With
+    ``max_wrong``, rows pass through :meth:`split` first, and only the good rows are written.
 
-    :param file_format: of the parts.
-    :param counts: of earlier attempts.
-    :param see_inputs: gets the texts of all rows in the column of inputs, if these are checked.
-    :ivar offset: the cursor with which the rows are read that come next.
-    :ivar first: the columns that checks name.
-    :ivar is_split: whether wrong rows are set apart one by one: ``max_wrong`` is above 0.
+    :param file_format: the format of the parts.
+    :param counts: the counts of earlier attempts.
+    :param see_inputs: called with the texts that rows have in the column of inputs; None if inputs are not
+        checked.
+    :ivar offset: the cursor of the page that is judged next.
+    :ivar first: the columns of the rows that checks name.
+    :ivar is_split: whether wrong rows are quarantined one by one, because ``max_wrong`` is above 0.
     """
 
     def __init__(
@@ -133,14 +135,15 @@ class ValueRules:
 
     @property
     def counts(self) -> RuleCounts:
-        """What was found so far."""
+        """The counts of all rows so far, including those of earlier attempts."""
         names = tuple(self._names_of_wrong)
         return RuleCounts(dict(self._broken), dict(self._examples), names, self._wrong_rows)
 
     def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int) -> None:
-        """Look at rows that are written, see :class:`~.landing.formats.profile.Inspector`.
+        """Inspect rows that are being written, see :class:`~.landing.formats.profile.Inspector`.
 
-        With ``max_wrong``, which has judged them before, only examples of empty values are kept.
+        With ``max_wrong``, :meth:`split` has already judged the rows, and only examples of empty values are
+        kept here.
         """
         if not self.is_split and self._of_inputs and self._of_inputs[0] in names:
             self._look_at_inputs(columns[names.index(self._of_inputs[0])])
@@ -157,7 +160,7 @@ class ValueRules:
                 self._note(rule, values, wrong if is_there else [*wrong] * rows)
 
     def split(self, rows: Rows) -> tuple[Rows, list[SingleRow]]:
-        """Count what is wrong, and return the good and the wrong rows of a page, both in order."""
+        """Count the broken rules, and return the good and the wrong rows of a page, each in order."""
         good: list[msgspec.Raw] = []
         wrong: list[SingleRow] = []
         for batch in batches(rows):
@@ -177,7 +180,7 @@ class ValueRules:
         return good, wrong
 
     def _broken_by(self, batch: Rows) -> dict[int, list[str]]:
-        """Return the rules that rows break, by the index of the row."""
+        """Return the rules that each wrong row breaks, by the index of the row in the batch."""
         broken: dict[int, list[str]] = defaultdict(list)
         unread, columns = self._decoded(batch)
         if self._of_inputs and len(unread) < len(batch):
@@ -191,7 +194,7 @@ class ValueRules:
                 for index in wrong:
                     broken[read[index]].append(rule)
         for index in unread:
-            # what cannot be judged has not been found right
+            # a row that cannot be judged does not count as good
             row = batch[index]
             is_taken = isinstance(self._format, JsonLines) and _is_object(row)
             if is_taken and self._format.columns is not None:
@@ -206,7 +209,7 @@ class ValueRules:
             self._see_inputs(_texts(values))
 
     def _decoded(self, batch: Rows) -> tuple[Sequence[int], Sequence[Column]]:
-        """Return the indices of rows that Python cannot decode, and the columns of the others."""
+        """Return the indices of rows that are not objects or cannot be decoded, and the others' columns."""
         long = [index for index, row in enumerate(batch) if len(row) >= 2 * _FEW_BRACKETS]
         unread = [
             index for index in long if _may_be_unreadable(batch[index]) and not _is_readable(batch[index])
@@ -214,7 +217,7 @@ class ValueRules:
         try:
             return unread, self._columns_of(batch, unread)
         except UnreadableRow:
-            # one is no object
+            # a row is not an object
             unread = [index for index, row in enumerate(batch) if not _is_readable(row)]
         return unread, self._columns_of(batch, unread)
 
@@ -228,7 +231,7 @@ class ValueRules:
         return columns_of(rows, self._names)
 
     def _note(self, rule: str, values: Sequence[Any], wrong: Sequence[int]) -> None:
-        """Count rows that break a rule."""
+        """Count the rows that break a rule, and keep examples of their values."""
         if wrong:
             self._broken[rule] += len(wrong)
             self._show(rule, (values[index] for index in wrong))
@@ -236,7 +239,7 @@ class ValueRules:
     def _show(self, rule: str, values: Iterable[Any]) -> None:
         """Keep examples of wrong values."""
         noted = self._examples.get(rule, ())
-        # a column that no row has is one example
+        # consecutive equal values are one example, such as those of a column that no row has
         for value, _ in itertools.groupby(values):
             if len(noted) == _EXAMPLES:
                 break
@@ -249,10 +252,11 @@ class _Column:
     """The rules about the values of one column.
 
     :param source: the column of the rows that has its values.
-    :param kind: what its texts mean; None for texts.
-    :param fails: whether values must fit the type.
-    :ivar has_rules: whether there are any; ``is_parsed`` says whether one needs the values of the type.
-    :ivar counts_filled: whether there are checks of the share of rows that have a value.
+    :param kind: the declared type; None if the column has none.
+    :param fails: whether a value that does not fit the type is wrong.
+    :ivar has_rules: whether the column has rules about values.
+    :ivar is_parsed: whether one of these rules needs values parsed as the declared type.
+    :ivar counts_filled: whether a check limits the share of rows that have a value.
     """
 
     def __init__(
@@ -277,9 +281,9 @@ class _Column:
         self._seen: set[int] = set()
 
     def broken(self, values: Sequence[Any], texts: Sequence[str]) -> Iterator[tuple[str, Sequence[int]]]:
-        """Yield rules and, for each, the indices of the values that break it.
+        """Yield each rule with the indices of the values that break it.
 
-        :param texts: of the values, see :func:`_texts`.
+        :param texts: the texts of the values, see :func:`_texts`.
         """
         prefix = f"columns.{self.name}."
         filled: Sequence[int] = range(len(texts))
@@ -313,10 +317,11 @@ class _Column:
             yield "unique", self._repeated(texts)
 
     def _repeated(self, texts: Sequence[str]) -> Sequence[int]:
-        """Return which texts were there before, and remember the others."""
+        """Return the indices of texts that have occurred before, and remember the other texts."""
         repeated = []
         for index, text in enumerate(texts):
-            # eight bytes instead of the text: two of a million share a number once in forty million runs
+            # the hash takes eight bytes, the text may take many more; among a million texts, two have the
+            # same hash in about one of forty million runs
             number = hash(text)
             if number in self._seen:
                 repeated.append(index)
@@ -326,19 +331,19 @@ class _Column:
 
 
 def _failing(holds: Callable[[Any], Any], values: Sequence[Any]) -> Sequence[int]:
-    """Return the indices of the values for which something does not hold."""
+    """Return the indices of the values for which a condition does not hold."""
     if all(map(holds, values)):
         return ()
     return [index for index, value in enumerate(values) if not holds(value)]
 
 
 def _texts(values: Sequence[Any]) -> Sequence[str]:
-    """Return the text of each value: JSON for one that is no text; empty if no value is there."""
+    """Return the text of each value: JSON if it is not a text; empty if the row has no value."""
     try:
         if not any(map(str.isspace, values)):
             return values
     except TypeError:
-        # one is no text
+        # not all values are texts
         pass
     texts = [value if type(value) is str else _text(value) for value in values]
     return ["" if text.isspace() else text for text in texts]
@@ -351,7 +356,7 @@ def _text(value: Any) -> str:
 
 
 def _typed_numbers(values: Sequence[Any], kind: ColumnType) -> Sequence[float]:
-    """Return values as numbers of a type: NaN for those that do not fit."""
+    """Return values as numbers of a type, with NaN for values that do not fit."""
     from airflow_provider_webcollect.landing.formats.values import MARK, as_texts, parse
 
     numbers = parse(as_texts(values, MARK), kind)[0].to_pylist()
@@ -359,13 +364,13 @@ def _typed_numbers(values: Sequence[Any], kind: ColumnType) -> Sequence[float]:
 
 
 def _plain_numbers(texts: Sequence[str]) -> Sequence[float]:
-    """Return texts as numbers: NaN for those that are no plain number."""
+    """Return texts as numbers, with NaN for texts that are not plain numbers."""
     if not "".join(texts).strip(_OF_NUMBERS):
         with suppress(ValueError):
             return list(map(float, texts))
     numbers = [math.nan] * len(texts)
     for index, text in enumerate(texts):
-        # `float` also reads `1_000`, `inf` and the digits of other scripts
+        # `float` would also accept `1_000`, `inf` and the digits of other scripts
         if not text.strip(_OF_NUMBERS):
             with suppress(ValueError):
                 numbers[index] = float(text)
@@ -395,7 +400,7 @@ def _goes_through(decode: Callable[[Rows], Iterable[Any]], row: msgspec.Raw) -> 
 
 
 def _shown(value: Any) -> str:
-    """Return a value of a site for a message: a text in quotes, which are closed even if it is cut."""
+    """Return a site's value for a message; a text is in quotes, which are closed even if it is cut."""
     if value is UNSET:
         return "missing"
     if type(value) is not str:
@@ -405,7 +410,7 @@ def _shown(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text that is not too long for a message."""
+    """Return a text, cut if it is too long for a message."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
 
 
@@ -420,12 +425,14 @@ def evaluate(
 ) -> tuple[CheckOutcome, ...]:
     """Return the outcome of each check. Without rows, only their number is checked.
 
-    :param rows: of the run, also those that broke rules about values.
-    :param profile: of the rows that would land: with ``max_wrong``, those that broke no rule.
-    :param counts: of all rows.
-    :param history: the landings before this one, the latest last.
-    :param before: rows of the run that were checked before; rules about numbers and shares count them, too.
-    :param source_of: gives the column of the rows that has the texts of a column.
+    :param rows: the number of the run's rows, including those that broke rules about values.
+    :param profile: the profile of the rows that would land; with ``max_wrong``, the rows that broke no rule.
+    :param counts: the counts of broken rules, for all rows.
+    :param history: the counts of earlier landings, the latest last.
+    :param before: the counts of the run's rows that were checked earlier; checks of the number of rows and of
+        shares include these rows. None for none.
+    :param source_of: returns the column of the rows that has the texts of a column; by default the column
+        itself.
     """
     recent = history[-MOST_USUAL:]
     before = before or Counts(rows=0, filled={})
@@ -452,7 +459,7 @@ def _outcome(
 
 
 def _exact(number: float) -> Fraction:
-    """Return a declared number as it was written: 0.55 times 100 is 55."""
+    """Return a declared number exactly as it was written, so that 0.55 times 100 is 55."""
     return Fraction(str(number))
 
 
@@ -490,7 +497,7 @@ def _beside_usual(
 
 
 def _of_wrong_rows(checks: RowChecks, rows: int, counts: RuleCounts) -> Iterator[CheckOutcome]:
-    """Yield what ``max_wrong`` says of single rows: how many are wrong, and which could not be written."""
+    """Yield the outcomes for ``max_wrong``: the share of wrong rows, and why rows could not be written."""
     if not checks.max_wrong:
         return
     passed = counts.wrong_rows <= _exact(checks.max_wrong) * rows
@@ -510,7 +517,7 @@ def _of_wrong_rows(checks: RowChecks, rows: int, counts: RuleCounts) -> Iterator
 
 
 def _named(name: str, check: str) -> str:
-    """Return the name of a check for a message, where names of columns are cut."""
+    """Return the name of a column's check for a message, with a long column name cut."""
     return f"columns.{name[:_SHOWN_NAME]}.{check}"
 
 
@@ -534,7 +541,7 @@ def _of_column(
     if held is not None:
         empty = counts.examples.get(f"columns.{name}.filled", ())
         past = [
-            # in a landing of very many columns, it is not known whether a column was filled
+            # in a landing with too many columns to count, an uncounted column may have been filled
             Fraction(record.filled.get(source, 0), record.rows)
             for record in history
             if record.rows and (source in record.filled or not record.is_cut)
@@ -562,7 +569,8 @@ def _of_column(
 def _present(name: str, column: ColumnChecks, profile: Profile, rows: int, without: str) -> CheckOutcome:
     """Return the outcome for a column that no row has.
 
-    :param rows: those that would land and were decoded; ``without`` names the others.
+    :param rows: the number of rows that would land and were decoded.
+    :param without: a text for the outcome about the other rows.
     """
     check, expected = _named(name, "required" if column.required else "present"), "a column of this name"
     if not rows:
@@ -582,7 +590,7 @@ def _of_shares(
     examples: tuple[Example, ...],
     past: Sequence[Fraction],
 ) -> Iterator[CheckOutcome]:
-    """Yield what is found of the share of the rows in which a column is filled.
+    """Yield the outcomes of checks of the share of the rows in which a column is filled.
 
     :param past: the shares of earlier landings.
     """
@@ -597,7 +605,7 @@ def _of_shares(
 
 
 def _value_rules(column: ColumnChecks) -> Iterator[tuple[str, str, str]]:
-    """Yield the rules about values: the name, what is expected, and what wrong values or rows do."""
+    """Yield the rules about values, each with its name, its requirement and what wrong values or rows do."""
     if column.required:
         yield "required", "a value in each row", "have no value"
     if column.pattern is not None:
@@ -622,7 +630,10 @@ def _listed(names: Sequence[str]) -> str:
 def _of_names(
     checks: Checks, here: set[str], profile: Profile, history: Sequence[Counts]
 ) -> list[CheckOutcome]:
-    """Return the outcomes for the names of the columns that rows of the run have."""
+    """Return the outcomes of the checks for new and missing columns.
+
+    :param here: the names of the columns that rows of the run have.
+    """
     earlier = [set(record.filled) for record in history]
     ever = set[str]().union(*earlier)
     always = set.intersection(*earlier) if earlier else set()

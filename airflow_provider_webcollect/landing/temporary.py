@@ -1,4 +1,4 @@
-"""Temporary folders on this machine, which are removed soon after their process, however it ends."""
+"""Temporary folders, removed when their process ends or, if it was killed, by a later process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import time
 import weakref
 from pathlib import Path
 
-#: The age in seconds from which a folder without a lock belongs to nobody: a new one is not locked yet.
+#: Age in seconds from which an unlocked folder counts as abandoned; a new folder may not be locked yet.
 _LEFT_AFTER = 60.0
 
 
 class TemporaryFolder:
-    """A folder that is removed with this object; those of processes that were killed are removed before.
+    """A folder that is removed with this object; it first removes folders that killed processes have left.
 
-    :param name: what its name has; only folders of that name are looked at.
-    :ivar path: where it is.
-    :ivar close: removes it at once.
+    :param name: a part of the folder's name; abandoned folders are removed only if they have it, too.
+    :ivar path: the path of the folder.
+    :ivar close: a function that removes the folder at once.
     """
 
     def __init__(self, name: str) -> None:
@@ -33,14 +33,14 @@ class TemporaryFolder:
                     os.close(descriptor)
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
         self.close = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-        with contextlib.suppress(OSError):  # where none can be locked, none is removed by others
+        with contextlib.suppress(OSError):  # where folders cannot be locked, no other process removes them
             weakref.finalize(self, os.close, _locked(self.path, fcntl.LOCK_SH))
 
 
 def _locked(folder: Path, kind: int) -> int:
-    """Lock a folder until the file descriptor is closed, or its process has ended, however it ends.
+    """Lock a folder until the returned file descriptor is closed, or the process ends or is killed.
 
-    :param kind: of the lock.
+    :param kind: the kind of lock: ``fcntl.LOCK_SH`` or ``fcntl.LOCK_EX``.
     :raises OSError: if it cannot be locked.
     """
     descriptor = os.open(folder, os.O_RDONLY)

@@ -14,7 +14,7 @@ How a landing uses it::
 
 A part's header or schema comes before its first row. If a later page has a key without a column, the part
 ends before that page. Columns are only ever added at the end, and parts never change: an older part has the
-first of the landing's columns, and the manifest says how many. Readers return null for the others.
+first columns of the landing, and the manifest says how many. Readers return null for the others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
     :cvar name: ``jsonl``, ``csv`` or ``parquet``.
     :ivar compression: None for no compression.
     :ivar columns: the columns given by the user; None for all keys of the rows.
-    :ivar column_types: what the texts of columns mean; other columns are strings.
+    :ivar column_types: the declared types by column; other columns are strings.
     :ivar on_cast_error: ``fail``, or ``null``, which writes null instead of a value that does not fit.
     """
 
@@ -59,24 +59,25 @@ class FileFormat(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def suffix(self) -> str:
-        """The ending of parts' names: ``.jsonl.gz``, ``.parquet``."""
+        """The suffix of parts' names: ``.jsonl.gz``, ``.parquet``."""
         raise NotImplementedError
 
     def source_of(self, column: str) -> str:
-        """Return the column of the rows that has the texts of a column."""
+        """Return the column of the rows from which ``column`` takes its texts."""
         kind = self.column_types.get(column)
         return (kind and kind.from_) or column
 
     def require_extras(self) -> None:
         """Check that everything the format needs is installed.
 
-        :raises ExtraMissing: naming the extra to install.
+        :raises ExtraMissing: if a package is missing; the message names the extra to install.
         """
         raise NotImplementedError
 
     def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
-        """Begin a part.
+        """Return a writer for a new part.
 
+        :param sink: receives the bytes of the part.
         :param columns: the landing's columns so far; the part's first page may add to them.
         :param inspector: receives the written rows, decoded; rows that cannot be decoded, which only JSON
             lines accept, are left out. None to decode no more than needed.
@@ -114,7 +115,7 @@ class JsonLines(_TextFormat, frozen=True, kw_only=True):
     name: ClassVar[str] = "jsonl"
 
     def writer(self, sink: SupportsWrite, columns: Columns, inspector: Inspector | None = None) -> RowWriter:
-        """Begin a part. Only fixed columns have an effect."""
+        """Return a writer for a new part; ``columns`` have an effect only if they are fixed."""
         from airflow_provider_webcollect.landing.formats.writing import JsonLinesWriter, Output
 
         return JsonLinesWriter(Output(sink, self.compression), columns, inspector)
@@ -194,7 +195,7 @@ def _column_types(argument: str, types: object) -> Mapping[str, ColumnType]:
 
 
 FormatName = Literal["jsonl", "csv", "parquet"]
-#: Which of them a format has is a rule of both.
+#: :func:`make_format` checks that the format has the compression.
 CompressionName: TypeAlias = Annotated[Literal["none", "gzip", "zstd", "snappy"] | None, as_given]
 ColumnNames: TypeAlias = Annotated[Sequence[str] | None, _columns]
 #: Types by column, each a name or a dict.
@@ -209,7 +210,7 @@ def make_format(
     on_cast_error: OnCastError = "fail",
     sanitize_formulas: bool = False,
 ) -> FileFormat:
-    """Return the format for the arguments. Imports nothing heavy, so it may run while a DAG is parsed.
+    """Return the format for the arguments; imports nothing heavy, so it can be called in DAG files.
 
     :param file_format: ``jsonl``, ``csv`` or ``parquet``.
     :param compression: for JSON lines and CSV ``gzip``, ``zstd`` or ``none`` (default); for Parquet its own
@@ -263,8 +264,10 @@ def make_format(
 def chosen_columns(
     key: object, compare: object, columns: Sequence[str] | None
 ) -> tuple[list[str], list[str] | None]:
-    """Return the columns of a key and the compared columns, as lists; None for all columns.
+    """Return the columns of a key, and the compared columns or None for all columns.
 
+    :param key: a column, or a list of columns.
+    :param compare: a column, or a list of columns; None for all columns.
     :param columns: the columns of the landing; None if they are not known.
     :raises InvalidArgument: if an argument names no column, a column twice, or a column that does not exist.
     """
@@ -312,7 +315,7 @@ def require(package: str, extra: str | None, what: str) -> None:
     """Import ``package``.
 
     :param extra: the extra of this provider that installs it; None if there is none.
-    :param what: the argument that needs it.
+    :param what: what needs the package, such as an argument, for the error.
     :raises ExtraMissing: if it cannot be imported.
     """
     try:

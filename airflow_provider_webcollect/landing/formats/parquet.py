@@ -1,8 +1,8 @@
-"""Parquet: typed columns, in row groups of bounded size. It is imported late, since it imports pyarrow.
+"""Parquet: typed columns, in row groups of bounded size. Import this module late: it imports pyarrow.
 
 All columns are strings unless the user gives them a type; other values become JSON text. A row group ends
 with the batch of rows that reaches :data:`ROW_GROUP_BYTES` of texts or :data:`ROW_GROUP_ROWS`, or that may
-fill the part. Only then texts are parsed.
+fill the part. Texts are parsed only when their row group ends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEVELS = {"gzip": 4, "zstd": 3}
 
 
 class ParquetWriter(TableWriter):
-    """Writes rows in their columns' types."""
+    """Writes rows with the types of their columns."""
 
     def __init__(
         self, sink: SupportsWrite, columns: Columns, wanted: Parquet, inspector: Inspector | None = None
@@ -91,7 +91,7 @@ class ParquetWriter(TableWriter):
             self._held.clear()
             self._held_rows = self.held_bytes = 0
             if self._wanted.column_types:
-                # many rows at once: an expression of few texts costs more than these
+                # many rows are parsed at once: for a few texts, pyarrow's overhead would be most of the time
                 columns = rows.combine_chunks().columns
                 texts = {name: column.chunk(0) for name, column in zip(self.columns, columns, strict=True)}
                 rows = pa.Table.from_arrays(self._values.arrays(texts), schema=self._file.schema)
@@ -117,7 +117,7 @@ class _Sink:
 
 
 def lack_key(rows: pa.Table, key: Sequence[str]) -> pa.ChunkedArray:
-    """Return which rows have null or a blank text in a column of a key, or lack the column."""
+    """Return, for each row, whether it has null or blank text in a column of a key, or lacks the column."""
     lacking = pa.chunked_array([pa.repeat(pa.scalar(False), rows.num_rows)])
     for name in key:
         column = rows[name] if name in rows.column_names else pa.nulls(rows.num_rows)

@@ -1,4 +1,4 @@
-"""The contents of rows, column by column: counted while they are written, and kept with each part."""
+"""The contents of rows, counted column by column while the rows are written, and kept with each part."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from msgspec import UNSET
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: How many columns of a part are counted, those that appear first.
+#: Maximum number of columns of a part that are counted: those that appear first.
 MAX_COLUMNS = 200
 
 
 class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
-    """Counts of the values in one column, as the service sent them, in every format of the part.
+    """Counts of the values in one column, as the service sent them, whatever the format of the part.
 
-    In files it is the list of these numbers.
+    In files, it is a list of these numbers, in this order.
 
-    :ivar present: rows that have the column, even if it is null.
-    :ivar filled: rows whose value is neither null nor a blank text nor an empty list or object.
-    :ivar numbers: rows with a JSON number; a text of digits is a text.
-    :ivar booleans: rows with ``true`` or ``false``.
-    :ivar lists: rows with a list, empty or not.
-    :ivar shortest: characters of the shortest text that is not blank; None if there is none.
-    :ivar longest: characters of the longest one.
-    :ivar misfits: values that became null in a part of Parquet, since they do not fit the type that
-        ``column_types`` has for their text.
+    :ivar present: the number of rows that have the column, even if it is null.
+    :ivar filled: the number of rows whose value is neither null nor blank text nor an empty list or object.
+    :ivar numbers: the number of rows with a JSON number; a text of digits is a text.
+    :ivar booleans: the number of rows with ``true`` or ``false``.
+    :ivar lists: the number of rows with a list, empty or not.
+    :ivar shortest: the length in characters of the shortest text that is not blank; None if there is none.
+    :ivar longest: the length in characters of the longest such text; None if there is none.
+    :ivar misfits: the number of values that became null in a Parquet part, because they do not fit the type
+        that ``column_types`` declares.
     """
 
     present: int = 0
@@ -50,7 +50,7 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
         try:
             return cls(len(values), len(values)) + cls._without_blank_texts(values)
         except TypeError:
-            # not all are texts
+            # not all values are texts
             kinds = Counter(map(type, values))
         present = len(values) - kinds[type(UNSET)]
         empty = values.count([]) if kinds[list] else 0
@@ -67,11 +67,11 @@ class ColumnProfile(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def _without_blank_texts(cls, texts: Sequence[str]) -> ColumnProfile:
-        """Return the lengths of texts, and how many fewer are filled since they are blank.
+        """Return the lengths of texts, and, as a negative number of filled rows, how many texts are blank.
 
-        :raises TypeError: if one is no text.
+        :raises TypeError: if a value is not a text.
         """
-        # all are looked at: other values have lengths, too
+        # `isspace` refuses values that are not texts; `len` would not, since lists and objects have lengths
         blank = list(filter(str.isspace, texts))
         filled, lengths = texts, set(map(len, texts))
         if blank or 0 in lengths:
@@ -101,10 +101,11 @@ def _of_both(chosen: Callable[[int, int], int], one: int | None, other: int | No
 class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
     """The contents of rows, as counts for each column.
 
-    :ivar columns: by name: those that checks name, and the others in order of appearance.
-    :ivar unread: rows that are in no column's counts, since Python cannot decode them: they are nested too
-        deeply, or have a number that it does not have. Only JSON lines take such rows.
-    :ivar is_cut: whether there were more columns than the first :data:`MAX_COLUMNS`, which alone are counted.
+    :ivar columns: the counts by column: first the columns that checks name, then the others in order of
+        appearance.
+    :ivar unread: the number of rows that no column counts, because Python cannot decode them: they are nested
+        too deeply, or have a number that Python does not have. Only JSON lines accept such rows.
+    :ivar is_cut: whether there were more than :data:`MAX_COLUMNS` columns, and only the first are counted.
     """
 
     columns: dict[str, ColumnProfile] = {}
@@ -113,7 +114,7 @@ class Profile(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def sum_of(profiles: Iterable[Profile]) -> Profile:
-    """Return the profile of the rows of all."""
+    """Return the profile of the rows of all given profiles."""
     columns: dict[str, ColumnProfile] = {}
     unread, is_cut = 0, False
     for profile in profiles:
@@ -128,32 +129,30 @@ def _add(columns: dict[str, ColumnProfile], others: dict[str, ColumnProfile]) ->
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 as text; 100 % only if it is all of them."""
+    """Return a share, 0 to 1, as a percentage, rounded down so that only 1 gives 100 %."""
     return f"{int(round(share * 1000, 6)) / 10:g} %"
 
 
 class Inspector(Protocol):
-    """Looks at the values of rows while they are written."""
+    """Inspects the values of rows while the rows are written."""
 
     @property
     def first(self) -> tuple[str, ...]:
         """The names of columns that it needs, however many others there are."""
 
     def add(self, names: Sequence[str], columns: Sequence[Sequence[Any]], rows: int, /) -> object:
-        """Look at rows.
+        """Inspect rows.
 
-        :param names: of the columns.
-        :param columns: the values of each column; ``UNSET`` where a row lacks it.
-        :param rows: how many rows.
+        :param names: the names of the columns.
+        :param columns: the values of each column; ``UNSET`` where a row lacks the column.
+        :param rows: the number of rows.
         """
 
 
 class Profiler:
-    """Counts the rows of one part.
+    """Counts the values in the rows of one part, in memory that does not grow with the rows.
 
-    The memory it takes does not grow with the rows.
-
-    :param other: another inspector that gets the same rows.
+    :param other: another inspector that receives the same rows; None for none.
     """
 
     def __init__(self, other: Inspector | None = None) -> None:
@@ -176,8 +175,8 @@ class Profiler:
     def profile(self, rows: int, misfits: Mapping[str, int] = MappingProxyType({})) -> Profile:
         """Return the counts.
 
-        :param rows: how many rows the part has, also those that could not be decoded.
-        :param misfits: how many values became null, by column.
+        :param rows: the number of the part's rows, including those that could not be decoded.
+        :param misfits: the number of values that became null, by column.
         """
         columns = {name: counts for name, counts in self._columns.items() if counts.present}
         for name in columns.keys() & misfits.keys():

@@ -38,24 +38,27 @@ if TYPE_CHECKING:
 
 
 _CHUNK_BYTES = 4 * 1024 * 1024
-#: The bytes that are read first: enough for a few rows.
+#: Number of bytes that are read first, enough for a few rows.
 FIRST_BYTES = 64 * 1024
 _PARQUET_ROWS = 10_000
 #: Cells of one row of CSV: an opening quote and the quoted text, or the unquoted text.
 _CELLS = re.compile(r'(?:^|,)(?:(")([^"]*(?:""[^"]*)*)"|([^,]*))')
-#: A placeholder column that keeps the number of rows while they have no other column.
+#: A placeholder column, with which a table without any other column keeps its number of rows.
 ROWS = "\0rows"
 
 
 class PartReader(ABC):
     """Reads the parts of one landing.
 
-    :param compression: None for none.
+    :param compression: None for no compression.
     :param columns: the landing's columns; empty for JSON lines without fixed columns. A part of CSV or
-        Parquet may have only the first of them; the others are null.
-    :param types: of columns of tables; others are strings. Rows of JSON lines and CSV have no types.
-    :param on_cast_error: what to do with a text that does not fit its type.
-    :param is_sanitized: whether CSV was written with ``sanitize_formulas``; types are of the texts before.
+        Parquet may have only the first columns; the others are null.
+    :param types: the types of columns, for tables; other columns are strings. Rows of JSON lines and CSV are
+        not typed.
+    :param on_cast_error: ``fail`` (default), or ``null`` to have null in place of a text that does not fit
+        its type.
+    :param is_sanitized: whether CSV was written with ``sanitize_formulas``, before which the texts had their
+        types; False by default.
     """
 
     def __init__(
@@ -92,7 +95,7 @@ class PartReader(ABC):
         return self.schema_of(self._landing().names)
 
     def schema_of(self, names: Sequence[str]) -> pa.Schema:
-        """Return the schema of columns of the landing."""
+        """Return the Arrow schema of columns of the landing."""
         from airflow_provider_webcollect.landing.formats.values import schema
 
         return schema(names, self._types)
@@ -131,14 +134,14 @@ def part_reader(
 
 
 class _TextReader(PartReader):
-    """A text file, possibly compressed."""
+    """Reads text files, compressed or not."""
 
     def count(self, source: BinaryIO, sha256: str) -> int | None:
         digesting = _Digesting(source)
         try:
             rows = self._count(self._chunks(cast("BinaryIO", digesting)))
         except Exception:
-            # a decoding error matters only if the bytes are those that were written
+            # a part with other bytes than were written is damaged: the decoding error then says nothing new
             if digesting.failed or digesting.sha256() == sha256:
                 raise
             return None
@@ -195,9 +198,9 @@ class _JsonLines(_TextReader):
 
 
 class SingleRows(_JsonLines):
-    """Reads files of single rows that are quarantined, see :func:`~.landing.formats.writing.as_lines`.
+    """Reads files of single quarantined rows, see :func:`~.landing.formats.writing.as_lines`.
 
-    What is no object, or is nested too deeply, is read as a text, in the column ``row``.
+    A row that is not an object, or is nested too deeply, is read as a text in the column ``row``.
     """
 
     def __init__(self) -> None:
@@ -215,7 +218,7 @@ class SingleRows(_JsonLines):
 
 
 class _Csv(_TextReader):
-    """All values are strings, or None where there is nothing between the commas."""
+    """Reads all values as strings, or as None where there is nothing between the commas."""
 
     def rows(self, source: BinaryIO) -> Iterator[Row]:
         for batch in self._batches(source):
@@ -237,10 +240,10 @@ class _Csv(_TextReader):
     def _batches(
         self, source: BinaryIO, marks: Sequence[tuple[int, str]] = ()
     ) -> Iterator[list[list[str | None]]]:
-        """Yield rows.
+        """Yield batches of rows, without the header.
 
-        :param marks: indices of columns, and what their numbers and booleans, which have no quotes, are to
-            begin with.
+        :param marks: indices of columns, each with the prefix for its numbers and booleans, which have no
+            quotes.
         """
         begun: list[bytes] = []
         missing: list[str | None] = []
@@ -368,10 +371,10 @@ def _object(line: bytes) -> Row:
 
 
 def _lenient(line: bytes, error: msgspec.DecodeError) -> Row:
-    """Return a row whose numbers are texts where Python has no such numbers.
+    """Return a row with texts in place of numbers that Python does not have.
 
-    :param error: the reason why the row could not be read otherwise.
-    :raises UnreadableRow: if it is no row at all.
+    :param error: the error of the usual decoder.
+    :raises UnreadableRow: if the line is not a JSON object.
     """
     try:
         row = json.loads(

@@ -1,6 +1,6 @@
-"""Declared types of columns: how texts from a site are read. Nothing heavy is imported.
+"""Declared types of columns, which say how a site's texts are read. Nothing heavy is imported.
 
-How texts are parsed is in :mod:`~airflow_provider_webcollect.landing.formats.values`.
+Texts are parsed in :mod:`~airflow_provider_webcollect.landing.formats.values`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TYPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "timestamptz": ("timestamp", ("us", "UTC")),
     URL: ("string", ()),
 }
-#: Time zones that only some readers of the time zone database know.
+#: How names of time zones begin that only some readers of the time zone database know.
 _OTHER_ZONES = ("posix", "right/", "Factory", "localtime")
 _CONTROLS = re.compile(r"[\x00-\x20\x7f]")
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
@@ -43,7 +43,8 @@ _TYPE_RULE = (
     f"it must be one of {', '.join(TYPES)}, decimal(precision,scale) with precision <= {_MAX_PRECISION}"
 )
 _NUMBERS, _TIMES = ("int", "float", "decimal"), ("date", "timestamp")
-#: The types that each key is for, by the beginning of their names; other keys are for all types.
+#: The types to which each key applies, by the beginning of their names, and what errors call these types.
+#: Other keys apply to all types.
 _KEYS = {
     **dict.fromkeys(("decimal", "thousands", "currency", "unit"), (_NUMBERS, "numbers")),
     "format": (_TIMES, "dates and times"),
@@ -55,13 +56,13 @@ _KEYS = {
 #: A blank of any script, in regular expressions of RE2.
 BLANK = r"[\s\p{Z}]"
 _SIGNS = {"": "", "+": "", "-": "-", "\u2212": "-"}
-#: Characters that count as the same mark.
+#: Characters that count as the same separator.
 _BLANKS = " \u00a0\u2007\u2009\u202f\u3000"
 _LIKE = {"'": "'\u2019", "\u2019": "'\u2019", **dict.fromkeys(_BLANKS, _BLANKS)}
 
 
 def decimal_type(name: str) -> tuple[int, int] | None:
-    """Return precision and scale of a decimal type."""
+    """Return precision and scale of a decimal type; None if the name is not one of a decimal type."""
     match = _DECIMAL.fullmatch(name)
     if match is None:
         return None
@@ -114,7 +115,7 @@ def _words(argument: str, words: object) -> tuple[str, ...]:
 
 
 def folded(text: str) -> str:
-    """Return a word for comparison: without letter case, and with one blank for several of any kind."""
+    """Return a word for comparison: without letter case, and with single blanks for white space."""
     return " ".join(text.casefold().split())
 
 
@@ -137,7 +138,8 @@ def _base(argument: str, url: object) -> str:
 class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the texts of a column mean.
 
-    :ivar from_: The column whose texts these are; it stays as it is. None for the column itself.
+    :ivar from_: The column whose texts are parsed, and which stays as it is; None if the texts are in the
+        column itself.
     """
 
     type: Annotated[str, _type_name, "The name of the type."]
@@ -166,7 +168,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether texts are written in the type's own form."""
+        """Whether texts are written in the plain form of the type, without any key of the declaration."""
         return msgspec.structs.replace(self, from_=None) == ColumnType(type=self.type)
 
     @property
@@ -177,7 +179,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def marks(self) -> tuple[str, str | None, tuple[int, int]]:
-        """The marks before decimals and between groups, and the sizes of the last and of other groups."""
+        """The decimal separator, the separator of groups, and the sizes of the last and of other groups."""
         decimal, thousands, sizes = self.decimal, self.thousands, (3, 3)
         if self.locale:
             from babel import Locale, numbers
@@ -193,9 +195,9 @@ class ProposedType(NamedTuple):
     """What the texts of a column may mean.
 
     :ivar type: the declaration for ``column_types``; None if no type fits, or several readings do.
-    :ivar readings: the types that fit with different values; empty if there is only one.
+    :ivar readings: the types that fit, but give different values; empty unless there are several.
     :ivar values: the number of texts that are not blank.
-    :ivar share: the share of these texts that fits, 0 to 1.
+    :ivar share: the share of these texts that fit, 0 to 1.
     :ivar misfits: up to three texts that do not fit.
     """
 
@@ -238,7 +240,7 @@ def _check_texts(kind: ColumnType, where: Callable[[str], str]) -> None:
     """Refuse a declaration that no text could fit, or that some texts could fit in two ways."""
     if kind.is_number:
         decimal, thousands, _ = kind.marks
-        # the mark before decimals need not be declared of integers, which have none
+        # a decimal separator need not be declared for integers, which have no decimals
         has_decimals = kind.decimal or kind.locale or not kind.type.startswith("int")
         if thousands is not None and has_decimals and decimal in _LIKE.get(thousands, thousands):
             rule = f"it must differ from the mark before decimals, which is {decimal!r}"
@@ -286,8 +288,8 @@ class NumberFormat(NamedTuple):
     """How a number is read, from its first digit to its last.
 
     :ivar pattern: a regular expression of RE2.
-    :ivar between: the marks between groups of digits.
-    :ivar decimal: the mark before decimals.
+    :ivar between: the characters that may separate groups of digits; empty for no groups.
+    :ivar decimal: the decimal separator.
     """
 
     pattern: str
@@ -296,17 +298,17 @@ class NumberFormat(NamedTuple):
 
 
 def number_format(kind: ColumnType) -> NumberFormat:
-    """Return how a number is read."""
+    """Return how the numbers of a column are read."""
     decimal, thousands, (last, others) = kind.marks
     between, whole, fraction = "", "[0-9]+", f"(?:{re.escape(decimal)}[0-9]+)?"
     if thousands is not None:
         between = _LIKE.get(thousands, thousands)
         mark = f"[{re.escape(between)}]"
-        # a group of zeros at the beginning is one of decimals
+        # if the first group is 0, the digits after the separator are decimals
         groups = f"[1-9][0-9]{{0,{others - 1}}}(?:{mark}[0-9]{{{others}}})*{mark}[0-9]{{{last}}}"
         whole = f"{groups}|{whole}"
     if decimal == thousands:
-        # an integer, which has none
+        # both separators can be the same only for integers, which have no decimals
         fraction = ""
     return NumberFormat(f"^(?:{whole}){fraction}$", between, decimal)
 
@@ -318,7 +320,7 @@ def sign_of(kind: ColumnType, before: str, after: str) -> str | None:
     :param after: the text after its last digit.
     """
     for index, letter in enumerate(before):
-        # a hyphen of a word, as of `T-Shirt 5`, is no sign, and neither is a dash between blanks
+        # a hyphen within a word, as in `T-Shirt 5`, is not a sign, and neither is a dash between blanks
         is_inside = index and not (
             before[index - 1].isspace() or unicodedata.category(before[index - 1]) == "Sc"
         )
@@ -326,7 +328,7 @@ def sign_of(kind: ColumnType, before: str, after: str) -> str | None:
             return None
     if kind.currency:
         if before.endswith(".") and unicodedata.category(before[-2:-1] or " ") == "Sc":
-            # the decimal mark of `$.99`
+            # the full stop is the decimal separator, as in `$.99`
             return None
         cents = re.match(f"{re.escape(kind.marks[0])}[-\u2013\u2014]+", after)
         before, after = _without_words(before), _without_words(after[cents.end() :] if cents else after)
@@ -351,8 +353,10 @@ def _without_words(text: str) -> str:
 class DateFormat(NamedTuple):
     """How a date or time is read.
 
-    :ivar pattern: of RE2, with a group for each directive but the names of days; ``b`` for names of months.
+    :ivar pattern: a regular expression of RE2, with a group for each directive except names of days; the
+        group for names of months is ``b``.
     :ivar months: the names of months, :func:`folded`, with their numbers.
+    :ivar groups: the directives of the format, with ``b`` for both directives of names of months.
     """
 
     pattern: str
@@ -371,14 +375,16 @@ _DIRECTIVES = {
     "z": "z|[+-][0-9]{2}:?[0-9]{2}",
 }
 _NAMED = {"a": "days", "A": "days", "b": "months", "B": "months"}
-#: The parts that a date must have once.
+#: The parts that a date must have exactly once, by the directives for them.
 _DATE = {"Yy": "year", "mbB": "month", "d": "day"}
 
 
 @functools.cache
 def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
-    """Return how the ``format`` of a type is read.
+    """Return how dates and times in the ``format`` of a type are read.
 
+    :param kind: the type.
+    :param argument: the name of the argument with the format, for errors.
     :raises InvalidArgument: if the format lacks a part of the date, or has a part that cannot be read.
     """
     if _DIGIT_BESIDE.search(kind.format or ""):
@@ -402,7 +408,7 @@ def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
                 months, group = names, "?P<b>"
             pattern += f"({group}{listed})\\.?"
         else:
-            # without anything in between, two numbers have all of their digits
+            # numbers with nothing between them must have all their digits
             beside = {*letters[max(0, index - 1) : index], *letters[index + 1 : index + 2]}
             least = "2" if beside & {*_DIRECTIVES} - {"p", "z"} else "1,2"
             pattern += f"(?P<{letter}>{_DIRECTIVES[letter].replace('1,2', least)})"
@@ -411,7 +417,7 @@ def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
 
 
 def _broken_rule(kind: ColumnType, letters: list[str]) -> str:
-    """Return the rule that the directives of a format break; empty for none."""
+    """Return the rule that the directives of a format break; an empty text if they break none."""
     for letter in letters:
         if letter in _NAMED and kind.locale is None:
             return f"%{letter} needs a `locale`"
@@ -432,7 +438,10 @@ def _broken_rule(kind: ColumnType, letters: list[str]) -> str:
 
 @functools.cache
 def names_of(locale: str, of_what: str) -> dict[str, int]:
-    """Return the names of months or days, :func:`folded` and without a full stop, with their numbers."""
+    """Return the names of months or days, :func:`folded` and without a full stop, with their numbers.
+
+    :param of_what: ``months`` or ``days``.
+    """
     from babel import Locale
 
     forms = getattr(Locale.parse(locale), of_what).values()

@@ -1,7 +1,8 @@
-"""Values of columns from their texts: one parser for all formats, readers and checks. It imports pyarrow.
+"""Parsing the texts of columns: one parser for all formats, readers and checks. It imports pyarrow.
 
-A declaration rewrites the texts to plain ones first: ``1.299,00 €`` to ``1299.00``, ``3. Aug. 2026`` to
-``2026-08-03``. Plain texts are then cast. Both work on whole columns, never value by value.
+Texts are first rewritten, as declared, in the plain form of their type: ``1.299,00 €`` as ``1299.00``,
+``3. Aug. 2026`` as ``2026-08-03``. The plain texts are then cast. Both steps work on whole columns; only rare
+texts are parsed one by one.
 """
 
 from __future__ import annotations
@@ -38,20 +39,20 @@ from airflow_provider_webcollect.landing.formats.types import (
 from airflow_provider_webcollect.landing.formats.writing import FORMULA_STARTS
 
 _SHOWN_CHARACTERS = 100
-#: Texts of a column that show whether they repeat.
+#: Number of texts at the beginning of a column that show whether its texts repeat.
 _FIRST = 1000
 _NULL = pa.scalar(None, pa.string())
-#: Begins the text of what is no text in JSON; no text of a site that means a value has it.
+#: Begins the text of a JSON number or boolean; a site's own text that means a value does not contain it.
 MARK = "\0"
 _SANITIZED = "^'([" + "".join(rf"\x{{{ord(letter):x}}}" for letter in sorted(FORMULA_STARTS)) + "])"
 _LOST = re.compile(r"[\x00-\x20\x7f]|^//(/|$)")
 _HTTP = re.compile("https?:", re.IGNORECASE)
 _ABSOLUTE = r"^(?i:https?)://([^\s\p{Z}/?#\[\]]+|\[[0-9a-fA-F:.]+\](:[0-9]*)?)([/?][^\s\p{Z}]*)?$"
-#: A path from the root of a site, without segments that lead up.
+#: A path from the root of a site, without segments such as `..`.
 _ROOTED = r"^/([^/.?#\s\p{Z}][^/?#\s\p{Z}]*/?)*([?][^\s\p{Z}]*)?$"
-#: The first year of those that two digits mean, as in `strptime`.
+#: Years of two digits are in the 20th century from this one on, otherwise in the 21st, as in `strptime`.
 _FIRST_YEAR = "69"
-#: The hour of the day, by the hour of half a day and the first letter of this half.
+#: The hour of the day, by the hour of a 12-hour clock and the first letter of AM or PM: ``00`` for ``12a``.
 _HOURS = {
     f"{hour:02}{half}": f"{hour % 12 + late:02}"
     for hour in range(1, 13)
@@ -62,12 +63,13 @@ _HOURS = {
 class Values:
     """Parses the texts of a landing's columns.
 
-    :param types: by column; others are strings.
+    :param types: the types by column; other columns are strings.
     :param on_cast_error: ``fail``, or ``null`` to have null in place of a value that does not fit.
-    :param is_sanitized: whether the texts are of CSV that was written with ``sanitize_formulas``.
-    :ivar marks: by the column whose texts are parsed: what begins the texts of JSON numbers and booleans,
-        which have no marks of a site.
-    :ivar misfits: how many rows had texts that did not fit, by the column of these.
+    :param is_sanitized: whether the texts are from CSV that was written with ``sanitize_formulas``; False by
+        default.
+    :ivar marks: the prefix that callers put before the texts of JSON numbers and booleans, which are not
+        written as declared, by the column that has the texts; empty if all texts are in plain form.
+    :ivar misfits: the number of rows whose texts did not fit, by the column that has the texts.
     """
 
     def __init__(
@@ -85,9 +87,9 @@ class Values:
     def arrays(self, texts: Mapping[str, pa.Array]) -> list[pa.Array]:
         """Return the next rows of a part, as one array for each column.
 
-        :param texts: of each column, in order; null in those that are made of others.
+        :param texts: the texts of each column, in order; null in columns that are made of others.
         :raises CastFailed: if a value does not fit the type of its column, and may not become null; or if the
-            rows have a column of the name of one that is made of another.
+            rows have a column with the name of a column that is made of another.
         """
         rows = max(map(len, texts.values()), default=0)
         misfits: dict[str, set[int]] = {}
@@ -129,7 +131,7 @@ class Values:
 def as_texts(values: Sequence[Any], mark: str = "") -> pa.Array:
     """Return ``values`` as strings; ``UNSET`` becomes null, values of other types become JSON.
 
-    :param mark: to begin the texts of numbers and booleans with.
+    :param mark: the prefix for the texts of numbers and booleans; none by default.
     """
     try:
         return pa.array(values, pa.string())
@@ -146,7 +148,7 @@ def as_texts(values: Sequence[Any], mark: str = "") -> pa.Array:
 
 
 def unsanitized(texts: pa.Array) -> pa.Array:
-    """Return texts of CSV as they were before ``sanitize_formulas``."""
+    """Return texts from CSV as they were before ``sanitize_formulas`` changed them."""
     return pc.replace_substring_regex(texts, _SANITIZED, r"\1")
 
 
@@ -158,15 +160,15 @@ def _unmarked(texts: pa.Array) -> pa.Array:
 
 
 def schema(names: Sequence[str], types: Mapping[str, ColumnType]) -> pa.Schema:
-    """Return the schema of columns.
+    """Return the Arrow schema of columns.
 
-    :param types: by column; other columns are strings.
+    :param types: the types by column; other columns are strings.
     """
     return pa.schema([(name, arrow_type(types[name].type if name in types else STRING)) for name in names])
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """Return the type with this name."""
+    """Return the Arrow type for a type's name in ``column_types``."""
     if decimal := decimal_type(name):
         return pa.decimal128(*decimal)
     factory, arguments = TYPES[name]
@@ -179,7 +181,7 @@ def parse(texts: pa.Array, kind: ColumnType) -> tuple[pa.Array, Sequence[int]]:
     A text whose value the type cannot hold exactly is not read; only floats are rounded. For some such texts,
     pyarrow would return another value, or crash.
 
-    :return: the values, with null where a text cannot be read, and the indices of these.
+    :return: the values, with null where a text cannot be read, and the indices of these texts.
     """
     if kind.type == STRING:
         return _unmarked(texts), ()
@@ -187,7 +189,7 @@ def parse(texts: pa.Array, kind: ColumnType) -> tuple[pa.Array, Sequence[int]]:
     filled = pc.if_else(pc.equal(trimmed, ""), _NULL, trimmed)
     first = filled[:_FIRST]
     if len(first.unique()) * 2 < len(first):
-        # texts of sites often repeat
+        # texts of sites often repeat: each is then parsed once
         encoded = filled.dictionary_encode()
         values = _cast(_plain(encoded.dictionary, kind), kind).take(encoded.indices)
     else:
@@ -197,7 +199,7 @@ def parse(texts: pa.Array, kind: ColumnType) -> tuple[pa.Array, Sequence[int]]:
 
 
 def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
-    """Return texts as the type itself is written, with null for those that break the declaration."""
+    """Return texts in the plain form of the type, with null for texts that do not fit the declaration."""
     if kind.is_plain and kind.type != URL:
         return _unmarked(texts)
     if kind.type == URL:
@@ -209,9 +211,9 @@ def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
     elif kind.is_number:
         plain = _of_any_digits(_numbers, texts, kind)
     else:
-        # a time in a zone
+        # a time in a declared zone is written in plain form
         plain = texts
-    # what JSON has a number or a boolean for can only be read in one way
+    # JSON numbers and booleans have a single reading, whatever the declaration
     is_marked = pc.starts_with(texts, MARK)
     return pc.if_else(is_marked, _unmarked(texts), plain) if pc.any(is_marked).as_py() else plain
 
@@ -219,7 +221,7 @@ def _plain(texts: pa.Array, kind: ColumnType) -> pa.Array:
 def _of_any_digits(
     rewrite: Callable[[pa.Array, ColumnType], pa.Array], texts: pa.Array, kind: ColumnType
 ) -> pa.Array:
-    """Return rewritten texts, also of those with digits of other scripts."""
+    """Return rewritten texts; digits of other scripts are first replaced by ASCII digits."""
     plain = rewrite(texts, kind)
     others = pc.and_(pc.is_null(plain), pc.invert(pc.fill_null(pc.string_is_ascii(texts), True)))
     if not pc.any(others).as_py():
@@ -230,7 +232,7 @@ def _of_any_digits(
 
 @functools.cache
 def _digits() -> dict[int, str]:
-    """Return the digits of other scripts, and those that they are."""
+    """Return the ASCII digit for each digit of other scripts, as a table for ``str.translate``."""
     codes = (code for code in range(128, 0x20000) if chr(code).isdecimal())
     return {code: str(unicodedata.decimal(chr(code))) for code in codes}
 
@@ -243,7 +245,7 @@ def _numbers(texts: pa.Array, kind: ColumnType) -> pa.Array:
     pattern, between, decimal = number_format(kind)
     before = pc.struct_field(pc.extract_regex(texts, "^(?P<before>[^0-9]*)"), "before")
     after = pc.replace_substring_regex(texts, "(?s)^.*[0-9]", "")
-    # few texts are around many numbers: each is looked at once
+    # many numbers have the same text around them: each such text is parsed once
     around = pc.binary_join_element_wise(before, after, "\0").dictionary_encode()
     signs = [sign_of(kind, *text.split("\0", 1)) for text in around.dictionary.to_pylist()]
     sign = pa.array(signs, pa.string()).take(around.indices)
@@ -255,7 +257,7 @@ def _numbers(texts: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _dates(texts: pa.Array, kind: ColumnType) -> pa.Array:
-    """Return dates and times as ISO 8601 writes them."""
+    """Return dates and times in ISO 8601."""
     pattern, months, groups = date_format(kind)
     found = pc.extract_regex(texts, pattern)
 
@@ -289,7 +291,7 @@ def _dates(texts: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _looked_up(texts: pa.Array, table: Mapping[str, str]) -> pa.Array:
-    """Return what a table has for words, :func:`folded`; null for those that it lacks."""
+    """Return the value of each word, :func:`folded`, in a table; null for words that the table lacks."""
     encoded = texts.dictionary_encode()
     found = [table.get(folded(text)) for text in encoded.dictionary.to_pylist()]
     return pa.array(found, pa.string()).take(encoded.indices)
@@ -316,7 +318,7 @@ def _absolute(texts: pa.Array) -> pa.Array:
 
 
 def _joined(base: str, url: str) -> str | None:
-    # `urljoin` drops some characters, and puts the base's host in the place of a missing one
+    # `urljoin` would drop some characters, and put the host of the base in place of a missing one
     if _LOST.search(url):
         return None
     with contextlib.suppress(ValueError):
@@ -332,20 +334,20 @@ _ZONE = "[tT ][0-9:.]+([zZ]|[+-][0-9]{2}(:?[0-9]{2})?)$"
 
 
 def _cast(texts: pa.Array, kind: ColumnType) -> pa.Array:
-    """Cast plain texts, with null for those that do not fit."""
+    """Return plain texts as values of a type, with null for texts that do not fit."""
     to = arrow_type(kind.type)
     if kind.timezone is None:
         return _exactly(texts, to)
     has_zone = pc.match_substring_regex(texts, _ZONE)
     local = _exactly(pc.if_else(has_zone, _NULL, texts), pa.timestamp("us"))
-    # a time that a change of the clock skips or repeats has two readings
+    # a time that a clock change skips or repeats has two readings
     first, second = (
         pc.assume_timezone(local, kind.timezone, ambiguous=which, nonexistent=which).cast(to)
         for which in ("earliest", "latest")
     )
     wrong = pc.or_kleene(pc.not_equal(first, second), _misread(first, texts))
     placed = pc.if_else(wrong, pa.scalar(None, to), first)
-    # pyarrow knows no changes of the clock after 2037
+    # pyarrow does not know the clock changes after 2037
     is_late = pc.fill_null(pc.greater_equal(local, pa.scalar(_LATE, local.type)), False)
     if pc.any(is_late).as_py():
         zone = ZoneInfo(kind.timezone)
@@ -355,7 +357,7 @@ def _cast(texts: pa.Array, kind: ColumnType) -> pa.Array:
 
 
 def _placed(moment: datetime.datetime, zone: ZoneInfo) -> datetime.datetime | None:
-    """Return a time in a zone; None for one that a change of the clock skips or repeats."""
+    """Return, in UTC, a time in a zone; None if a clock change skips or repeats it."""
     with contextlib.suppress(OverflowError):
         first, second = (moment.replace(tzinfo=zone, fold=fold).astimezone(datetime.UTC) for fold in (0, 1))
         return first if first == second else None
@@ -370,7 +372,7 @@ def _exactly(texts: pa.Array, to: pa.DataType) -> pa.Array:
 
 
 def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts`` with null in place of those that pyarrow would misread."""
+    """Return ``texts`` with null in place of texts that pyarrow would misread."""
     if pa.types.is_integer(kind):
         # pyarrow accepts 0x10, and reads 0xFFFFFFFF as -1
         return pc.if_else(pc.match_substring_regex(texts, _INTEGER), texts, pa.scalar(None, pa.string()))
@@ -378,9 +380,9 @@ def _castable(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return ``texts`` in plain digits that ``kind`` can hold, with null for those that need more.
+    """Return ``texts`` in plain digits that ``kind`` can hold, with null for texts that need more digits.
 
-    Beyond that pyarrow computes modulo 2**128, reads 1e-39 as 0, and accesses invalid memory at
+    From other texts, pyarrow computes values modulo 2**128, reads 1e-39 as 0, and accesses invalid memory at
     1e-2147483647.
     """
     plain = rf"^[+-]?0*[0-9]{{0,{kind.precision - kind.scale}}}(\.[0-9]{{0,{kind.scale}}})?$"
@@ -402,11 +404,11 @@ def _plain_decimals(texts: pa.Array, kind: pa.DataType) -> pa.Array:
 def _misread(values: pa.Array, texts: pa.Array) -> pa.Array | None:
     """Return which values differ from their text; None if there are none."""
     if pa.types.is_floating(values.type) and not pc.all(pc.is_finite(values)).as_py():
-        # pyarrow returns infinity also for 1e400
+        # pyarrow returns infinity for 1e400, too
         spelled = pc.match_substring_regex(texts, _NOT_FINITE)
         return pc.invert(pc.or_(pc.is_finite(values), spelled))
     if pa.types.is_temporal(values.type):
-        # only the years that SQL and Python support: many readers fail on files with others
+        # only years that SQL and Python support are right: many readers fail on files with other years
         first, last = (
             pa.scalar(moment, values.type) for moment in (datetime.datetime.min, datetime.datetime.max)
         )

@@ -1,7 +1,8 @@
 """Writing parts: rows are decoded as far as needed, counted and written as JSON lines or CSV.
 
-What the writers of all formats share is here: the columns of a landing, and tables. Parquet has a module of
-its own, and single rows that are quarantined have files of their own, whatever the format.
+The classes that the writers of all formats share are here, too: the columns of a landing, and the base of
+writers of tables. The writer of Parquet has a module of its own. Rows that are quarantined one by one are
+written to files of their own, whatever the format.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ Row = dict[str, Any]
 #: The values of a column, one per row; ``UNSET`` where a row has none.
 Column = Sequence[Any]
 Rows = Sequence[msgspec.Raw]
-#: The rows of a page; can be iterated repeatedly.
+#: The rows of a page in batches, which can be iterated repeatedly.
 Batches = Iterable[Sequence[Row]]
 V = TypeVar("V")
 _encode = msgspec.json.Encoder().encode
@@ -46,7 +47,7 @@ _SLICES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def decode_rows(rows: Rows) -> Batches:
-    """Decode a page; a number with a fraction or exponent becomes its text as :class:`msgspec.Raw`.
+    """Decode a page; a number with a fraction or exponent keeps its text, as :class:`msgspec.Raw`.
 
     A page of usual size is decoded at once and kept. A large one is decoded batch by batch whenever it is
     iterated, so that it is never completely in memory.
@@ -66,8 +67,8 @@ def slices(rows: Rows) -> Iterator[dict[str, msgspec.Raw]]:
 def known_columns(names: Sequence[str], *, others_dropped: bool) -> Callable[[Rows], list[Column] | None]:
     """Return a faster decoder for pages with known columns, with the same values as :func:`decode_rows`.
 
-    It takes about 60 % of the time. It returns None for pages that need :func:`decode_rows`: large ones,
-    those with other keys, and those that cannot be decoded.
+    The decoder takes about 60 % of the time. It returns None for pages that need :func:`decode_rows`: large
+    pages, pages with other keys, and pages that cannot be decoded.
 
     :param others_dropped: whether rows may have other keys, which are then ignored.
     """
@@ -98,7 +99,7 @@ def known_columns(names: Sequence[str], *, others_dropped: bool) -> Callable[[Ro
 
 
 def columns_of(batch: Sequence[Row], names: Sequence[str]) -> list[Column]:
-    """Return the values of each of the columns, ``UNSET`` where a row has none."""
+    """Return the values of each column, with ``UNSET`` where a row has none."""
     return [[row.get(name, UNSET) for row in batch] for name in names]
 
 
@@ -113,7 +114,7 @@ class _DecodedAgain:
 
 
 def batches(rows: Rows) -> list[Sequence[msgspec.Raw]]:
-    """Return ``rows`` in batches of at most :data:`BATCH_BYTES`, or of one row."""
+    """Return ``rows`` in batches of at most :data:`BATCH_BYTES`, or of one larger row."""
     if not _is_large(rows):
         return [rows]
     batches = []
@@ -164,11 +165,11 @@ class SupportsWrite(Protocol):
 class Columns:
     """Names of columns in order: the user's own, or every key of the rows in order of first appearance.
 
-    Names are only ever added at the end, so an earlier part's columns are the first ones of these.
+    Names are only ever added at the end, so the columns of an earlier part are the first ones of this list.
 
     :param names: the names so far.
-    :param fixed: whether no names may be added; other keys are then dropped.
-    :param made: columns that are made of others, by these: each comes with the other one.
+    :param fixed: whether rows add no names, and their other keys are dropped; False by default.
+    :param made: the columns that are made of a column, by that column; they are added right after it.
     """
 
     def __init__(
@@ -189,35 +190,35 @@ class Columns:
         return tuple(self._names)
 
     def missing(self, page: Batches) -> list[str]:
-        """Return the keys of ``page`` that still need a column."""
+        """Return the keys of ``page`` that have no column yet; none if the columns are fixed."""
         if self.fixed:
             return []
         keys = dict.fromkeys(chain.from_iterable(chain.from_iterable(page)))
         return [key for key in keys if key not in self._names]
 
     def add(self, names: Iterable[str]) -> None:
-        """Append columns."""
+        """Append columns, each with the columns that are made of it."""
         for name in names:
             self._names.update(dict.fromkeys((name, *self._made.get(name, ()))))
 
 
 class InspectedRows:
-    """Decodes rows that are written undecoded, for an inspector of their values.
+    """Decodes rows for an inspector of their values, where the rows are written without decoding.
 
-    :param columns: the names of the columns if they are fixed: others are not inspected. Otherwise they are
-        those of the rows, of which the first :data:`~.landing.formats.profile.MAX_COLUMNS` stay known.
+    :param columns: the columns of the landing. If they are fixed, only they are inspected. Otherwise, columns
+        are taken from the rows, and the first :data:`~.landing.formats.profile.MAX_COLUMNS` are remembered.
     """
 
     def __init__(self, inspector: Inspector, columns: Columns) -> None:
         self._inspector = inspector
         self._fixed = columns.fixed
-        # whether there are more columns than those that stay known
+        # whether the rows have more columns than are remembered
         self._is_cut = False
         self._names = columns.names if columns.fixed else inspector.first
         self._known = self._decoder()
 
     def add(self, rows: Rows) -> None:
-        """Pass the rows on; those that cannot be decoded are left out."""
+        """Pass the decoded rows to the inspector, without those that cannot be decoded."""
         if decoded := self._known(rows):
             self._inspector.add(self._names, decoded, len(rows))
             return
@@ -249,19 +250,20 @@ class InspectedRows:
 class RowWriter(ABC):
     """Encodes one part.
 
-    As a context manager it ends the part, or drops the unfinished part on an error.
+    As a context manager, it finishes the part, or after an error leaves it unfinished.
 
     :ivar columns: the part's columns, as far as known; empty for JSON lines without fixed columns.
-    :ivar held_bytes: of rows that are in memory, and not encoded yet.
-    :ivar misfits: how many values became null since they do not fit their type, by the column of their texts.
+    :ivar held_bytes: the size in bytes of the rows that are held in memory, and not encoded yet.
+    :ivar misfits: the number of values that became null because they do not fit their type, by the column
+        that has their texts.
     """
 
     columns: tuple[str, ...] = ()
     held_bytes = 0
     misfits: Mapping[str, int] = {}
 
-    def flush(self) -> None:  # noqa: B027  # most formats hold none
-        """Encode the rows that are held; :meth:`write` does so for many, and :meth:`close` for the rest.
+    def flush(self) -> None:  # noqa: B027  # most formats hold no rows
+        """Encode the held rows; :meth:`write` does so when there are many, and :meth:`close` at the end.
 
         :raises CastFailed: if a value does not fit its column's type, and ``on_cast_error`` is ``fail``.
         """
@@ -336,25 +338,25 @@ class TableWriter(RowWriter):
 
     @abstractmethod
     def _head(self) -> None:
-        """Write what comes before the rows; the columns are known by now."""
+        """Write the header or schema; the columns are known by now."""
 
     @abstractmethod
     def _append(self, columns: Sequence[Column], rows: int) -> None:
         """Write rows.
 
         :param columns: the values of each of the part's columns.
-        :param rows: how many rows.
+        :param rows: the number of rows.
         """
 
     @abstractmethod
     def _end(self) -> None:
-        """Write what comes after the rows."""
+        """Finish the file after the last row."""
 
 
 _ZSTD_LEVEL = 3
-#: The highest of isal's levels is 3. Higher ones take many times longer for little saving.
+#: isal's highest level is 3, which takes many times longer for little saving.
 _ISAL_LEVEL = 2
-#: The highest of zlib's levels is 9. Without isal, this is the one closest to its speed.
+#: zlib's highest level is 9; level 1 comes closest to the speed of isal.
 _ZLIB_LEVEL = 1
 #: Makes zlib write a gzip file with header and checksum.
 _GZIP_WINDOW = 31
@@ -367,9 +369,11 @@ class _Compressor(Protocol):
 
 
 class Output:
-    """Writes to ``sink``, compressed: one gzip member or zstd frame, with a checksum.
+    """Writes to ``sink``, compressed as one gzip member or zstd frame, with a checksum.
 
     gzip is compressed by isal (the extra ``gzip``), or more slowly by zlib.
+
+    :param compression: None for no compression.
     """
 
     def __init__(self, sink: SupportsWrite, compression: Compression | None) -> None:
@@ -406,7 +410,7 @@ def _compressor(compression: Compression | None) -> _Compressor | None:
 
 
 class JsonLinesWriter(RowWriter):
-    """Writes rows as they are, or reduced to fixed columns, each a line."""
+    """Writes each row as a line, unchanged or reduced to fixed columns."""
 
     def __init__(self, output: Output, columns: Columns, inspector: Inspector | None) -> None:
         self._output = output
@@ -429,7 +433,8 @@ class JsonLinesWriter(RowWriter):
         self._output.close()
 
 
-#: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection), also full-width.
+#: Characters that spreadsheets may read as the start of a formula (OWASP, CSV Injection); the last four are
+#: full-width.
 FORMULA_STARTS = frozenset("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 
 _NOTHING = msgspec.Raw(b"")
@@ -492,14 +497,14 @@ def _cell(value: Any, null: msgspec.Raw) -> Any:
     return _encode(value).decode() if isinstance(value, dict | list) else value
 
 
-#: The ending of the names of files of single rows that are quarantined.
+#: The suffix of files with rows that are quarantined one by one.
 SINGLE_ROWS_SUFFIX = ".rows.jsonl"
-#: Between the two values of a line; no JSON string has it, since its quotes would be escaped.
+#: Separates the two values of a line; no JSON string contains it, since its quotes would be escaped.
 _BETWEEN = b',"row":'
 
 
 class _Broke(msgspec.Struct):
-    """The beginning of a line."""
+    """The first value of a line."""
 
     broke: list[str]
 
@@ -508,10 +513,10 @@ _decode = msgspec.json.Decoder(_Broke).decode
 
 
 class SingleRow(NamedTuple):
-    """A row that breaks rules about values, and waits by itself.
+    """A row that breaks rules about values, and is quarantined by itself.
 
     :ivar broke: the names of these rules, in the order of declaration.
-    :ivar row: its JSON as the service sent it.
+    :ivar row: the row's JSON as the service sent it.
     """
 
     broke: Sequence[str]
@@ -519,18 +524,18 @@ class SingleRow(NamedTuple):
 
 
 def as_lines(rows: Iterable[SingleRow]) -> bytes:
-    """Return the lines of single rows that are quarantined, for a file of their own.
+    """Return single quarantined rows as lines of JSON, for a file of their own.
 
-    They have a line for each row: ``{"broke": [<names of rules>], "row": <the row>}``. The row is as the
-    service sent it, whatever the format of the landing.
+    Each row is a line ``{"broke": [<names of rules>], "row": <the row>}``. The row is as the service sent it,
+    whatever the format of the landing.
     """
     return b"".join(b'{"broke":%s%s%s}\n' % (_encode(row.broke), _BETWEEN, row.row) for row in rows)
 
 
 def from_lines(lines: Iterable[bytes]) -> Iterator[SingleRow]:
-    """Yield the rows of the lines of a file, each with or without its line feed.
+    """Yield the single rows of a file's lines, which may end with line feeds.
 
-    :raises UnreadableRow: if a line is torn.
+    :raises UnreadableRow: if a line is incomplete.
     """
     for line in lines:
         broke, _, row = line.rstrip(b"\n").partition(_BETWEEN)

@@ -1,8 +1,7 @@
-"""The contents of a landing's files: commits, each created once, and the manifest that they make.
+"""The contents of a landing's files: commits, each created once, and the manifest computed from them.
 
-A commit says what it adds, and how far the landing has then read its source; the draft of a commit has the
-parts that an attempt has written so far. Everything else about a landing follows from its commits in their
-order.
+A commit says what it adds, and how far the landing has then read its source. The draft of a commit lists the
+parts that an attempt has written so far. Everything else about a landing follows from its commits in order.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from airflow_provider_webcollect.landing.formats.types import ColumnType, parse_
 from airflow_provider_webcollect.landing.log.names import check_part_names
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
-#: Version of the layout of all files.
+#: The version of the layout of commits, drafts and manifests.
 VERSION = 2
-#: Maximum number of runs, and of decisions, of which a manifest has records.
+#: Maximum number of runs, and of decisions, that a manifest keeps records of.
 MOST_RECORDS = 30
 
-#: The advice for a file that was damaged or has vanished.
+#: The advice for a damaged or missing file.
 REMEDY = (
     "put it back as it was, if the storage keeps earlier versions; or give the landing another destination"
 )
@@ -35,12 +34,12 @@ Kind = Literal["landed", "decided", "exported"]
 
 
 def now() -> str:
-    """Return the current time, ISO 8601 in UTC."""
+    """Return the current time in UTC, in ISO 8601."""
     return pendulum.now("UTC").isoformat(timespec="milliseconds")
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number of things for a message, such as ``1 part`` and ``1,200 parts``."""
+    """Return a number with its noun for a message, such as ``1 part`` or ``1,200 parts``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
@@ -55,9 +54,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     host: str | None = None
 
     def is_same_as(self, other: Source) -> bool:
-        """Return whether both name the same rows; the service's ids and hosts have no letter case.
+        """Return whether both name the same rows, ignoring the letter case of ids and hosts.
 
-        :param other: what is landed already.
+        An unknown host equals any host.
+
+        :param other: the other source.
         """
         if self.host and other.host and self.host.lower() != other.host.lower():
             return False
@@ -71,7 +72,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
         return f"task {self.collection_task_id}{batch}"
 
 
-#: The id of the DAG of runs that are commands.
+#: The ``dag_id`` of runs that the command line starts.
 COMMAND = "webcollect"
 
 
@@ -91,7 +92,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         return (self.dag_id, self.run_id) == (other.dag_id, other.run_id)
 
     def digest(self) -> str:
-        """Return the hex digest that stands for the run in names of files."""
+        """Return a hex digest that identifies the run in file names."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()
 
     def __str__(self) -> str:
@@ -100,9 +101,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
-    """Identifies the last landed page, to check later whether the source still has it.
+    """Identifies a page of rows, to check later whether the source still has it.
 
-    :ivar offset: the cursor with which it was read.
+    :ivar offset: the cursor with which the page was read.
     :ivar sha256: hex digest of the rows as compact JSON with sorted keys, one after another.
     """
 
@@ -111,23 +112,22 @@ class PageFingerprint(msgspec.Struct, frozen=True, kw_only=True):
     sha256: str = hashlib.sha256().hexdigest()
 
 
-#: The profile of a part whose profile is in its commit; defaults are left out only if they are the same
-#: object.
+#: The empty profile of a part in a manifest; the real profile is in the commit. ``omit_defaults`` only leaves
+#: out this very object.
 NO_PROFILE = Profile()
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A finished file of rows; it never changes, and no other file ever gets its name.
 
-    :ivar name: relative to the landing's folder, with the partition's folders if it has any.
+    :ivar name: the name relative to the landing's folder, including the folders of a partition.
     :ivar start_offset: the cursor before its first row.
     :ivar next_offset: the cursor after its last page.
     :ivar columns: how many of the landing's columns it has, from the first; None for all of them.
-    :ivar commit: the number of the commit that has landed it; in that commit itself it is left out.
-    :ivar profile: the contents of its rows, column by column; only in the commit.
-    :ivar broke: for a file of rows that are quarantined one by one: the number of rows that have broken each
-        rule, by its name. Each line is ``{"broke": [<names of rules>], "row": <the row as the service sent
-        it>}``.
+    :ivar commit: the number of the commit that landed the part; left out in that commit itself.
+    :ivar profile: a summary of the values of each column; only in the commit.
+    :ivar broke: for a file of single quarantined rows: how many rows broke each rule, by the rule's name.
+        Each line of the file is ``{"broke": [<names of rules>], "row": <the row as the service sent it>}``.
     """
 
     name: str
@@ -143,33 +143,32 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def place(self) -> dict[str, int]:
-        """The position of its rows in the source."""
+        """The cursors before and after its rows."""
         return {"start_offset": self.start_offset, "next_offset": self.next_offset}
 
 
 def missing_part(parts: Iterable[Part], files: Mapping[str, int]) -> Part | None:
     """Return the first part that is missing or has another size; None if all parts are complete.
 
-    :param files: bytes by name.
+    :param files: the sizes of the existing files in bytes, by name.
     """
     return next((part for part in parts if files.get(part.name) != part.bytes), None)
 
 
 class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Rows that a run has read, and that are not in the landing: quarantined or discarded.
+    """Rows that a run has read, but that are not in the landing: quarantined or discarded.
 
-    :ivar commit: the number of the commit that has quarantined them, and has their parts.
-    :ivar kind: ``quarantined`` while they wait for a person's decision.
-    :ivar run: that has read them.
-    :ivar at: when they were quarantined or discarded.
-    :ivar checks: the checks that rows of the run have failed, and the rules about values that these rows have
-        broken.
-    :ivar has_failed: whether they are all rows of the run, which has failed its checks; if not, they are
-        single rows that have broken rules about values, and the run's other rows have landed.
-    :ivar replaces: whether the landing would begin again with them: if they are accepted, they replace all
-        other rows. Until then, the landing's place in the source is as if they had not been read.
-    :ivar is_earlier: whether the landing has begun again since, or the source was reset (
-        ``on_reset="append"``): the total does not count them.
+    :ivar commit: the number of the commit that quarantined the rows and lists their parts.
+    :ivar kind: ``quarantined`` while the rows wait for a person's decision, ``discarded`` afterwards.
+    :ivar run: the run that read the rows.
+    :ivar at: when the rows were quarantined or discarded; ISO 8601 in UTC.
+    :ivar checks: the failed checks and the warnings of the run, such as rules that these rows have broken.
+    :ivar has_failed: True if these are all rows of a commit whose checks failed. False if they are single
+        rows that broke rules about values; the run's other rows have then landed.
+    :ivar replaces: whether the landing begins again with these rows if they are accepted: they then replace
+        all other rows. Until then, the landing's place in the source is as if they had not been read.
+    :ivar is_earlier: whether the landing has begun again since, or the source was reset
+        (``on_reset="append"``): ``total`` does not count these rows.
     """
 
     commit: int
@@ -187,12 +186,12 @@ class SetApart(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A person's decision on rows that were quarantined.
+    """A person's decision on quarantined rows.
 
-    :ivar commit: the number of the commit that has made it.
-    :ivar about: the number of the commit whose rows were quarantined; ``run_id`` is the id of their run.
-    :ivar by: who has decided: a task's try, or the name of a person.
-    :ivar is_accepted: whether the rows have landed; if not, they are discarded.
+    :ivar commit: the number of the decision's own commit.
+    :ivar about: the number of the commit that quarantined the rows; ``run_id`` is the id of their run.
+    :ivar by: the decider: a try of a task, or the name of a person.
+    :ivar is_accepted: True if the rows were accepted, False if they were discarded.
     """
 
     commit: int
@@ -203,10 +202,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a task, such as words or URLs, that have no row.
+    """The inputs of a collection task, such as words or URLs, that have no row.
 
-    :ivar run: whose rows lack them; later runs that collect only these again count for this one.
-    :ivar count: their number; ``inputs`` has the first 1,000 of them, or fewer if they are long.
+    :ivar run: the run whose rows lack these inputs. Later runs that collect only these count as this run.
+    :ivar count: the number of missing inputs; ``inputs`` has the first 1,000, or fewer if they are long.
     :ivar of: the number of all inputs.
     """
 
@@ -217,9 +216,9 @@ class MissingInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
-    """The rows that a run has landed, with which later runs are compared.
+    """A summary of the rows that a run has landed, with which later runs are compared.
 
-    :ivar commits: the numbers of its commits, including runs that have collected its missing inputs again.
+    :ivar commits: the numbers of its commits, including the runs that collected its missing inputs again.
     """
 
     commits: tuple[int, ...]
@@ -230,21 +229,24 @@ class RunRecord(Counts, frozen=True, kw_only=True, omit_defaults=True):
 class Landing(msgspec.Struct, frozen=True, kw_only=True):
     """The fields that commits and manifests share.
 
-    :ivar version: of the layout of the files.
-    :ivar format: the file format, with its ``compression``; ``encoding`` has its other options, such as
-        ``column_types``.
-    :ivar table_format: of the table that the landing is; None for a folder.
-    :ivar columns: field names of all parts so far, in order; None for JSON lines without fixed columns.
+    :ivar version: the version of the layout of the files.
+    :ivar format: the file format; ``compression`` and ``encoding`` are its options (``encoding`` has, for
+        example, ``column_types``).
+    :ivar table_format: the format of the table that the landing is; None for a folder.
+    :ivar columns: the names of all columns of the parts so far, in order; None for JSON lines without fixed
+        columns, or if no column is known yet.
     :ivar next_offset: the service's cursor after the last page, which ``last_page`` identifies.
-    :ivar total: rows that the service announced.
+    :ivar total: the number of rows that the service announced, all of which were read.
     :ivar earlier_rows: the number of the landing's rows that the source no longer has
         (``on_reset="append"``).
-    :ivar run: whose rows these are.
-    :ivar started_at: when the attempt began that has made the commit at ``finished_at``; ISO 8601 in UTC.
-    :ivar provider_version: the version of the provider that has made the commit.
+    :ivar run: the run whose rows these are.
+    :ivar started_at: when the work on the commit began, in an earlier attempt if a retry continued its draft;
+        ISO 8601 in UTC.
+    :ivar finished_at: when the commit was made; ISO 8601 in UTC.
+    :ivar provider_version: the version of the provider that began the commit.
     :ivar checks: the outcomes of the checks of the commit's rows.
-    :ivar missing_inputs: the missing inputs of the last run that has read rows; None if they are not known,
-        or not checked.
+    :ivar missing_inputs: the missing inputs of the last run that read rows; None if they are not known or not
+        checked.
     """
 
     version: int = VERSION
@@ -268,17 +270,17 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def written(self) -> tuple[Part, ...]:
-        """All parts that it names."""
+        """All parts that the file lists."""
         return self.parts
 
     @property
     def has_typed_files(self) -> bool:
-        """Whether its files have typed columns; JSON lines and CSV have texts."""
+        """Whether the parts have typed columns; JSON lines and CSV store texts."""
         return self.format == "parquet"
 
     @property
     def column_types(self) -> Mapping[str, ColumnType]:
-        """The types of columns whose texts are not strings."""
+        """The types of columns that have a declared type; all others are strings."""
         try:
             return parse_types("column_types", self.encoding.get("column_types") or {})
         except InvalidArgument as error:
@@ -286,7 +288,7 @@ class Landing(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> dict[str, Any]:
-        """The source, the options and the place in the source, with which the next commit continues."""
+        """The fields that the next commit takes over: the source, the options and the place in the source."""
         return {name: getattr(self, name) for name in _PLACE}
 
 
@@ -297,24 +299,25 @@ _PLACE = (
 
 
 class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
-    """One entry of the log, or the draft of one: what an attempt has written so far, for a retry of its run.
+    """One entry of the log, or its draft: the parts that an attempt has written so far, for a retry.
 
-    In a draft, ``total`` counts the source's rows up to the end of its last part.
+    In a draft, ``total`` counts the source's rows up to the end of the last part.
 
     :ivar number: 1, 2, 3, … without gaps.
-    :ivar kind: ``landed``; ``decided``, a person has accepted or discarded quarantined rows; ``exported``,
-        the service has confirmed the mark.
-    :ivar attempt_id: of the attempt that has made it, random; in the names of its parts.
-    :ivar replaces: whether the landing begins, or begins again, with the first row: from now on it has only
-        these parts, unless all rows are quarantined. False for the first commit of an incremental landing,
-        which has no parts to replace.
-    :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed one.
-    :ivar parts: those that it adds to the landing; none if it discards rows.
-    :ivar quarantined: parts of rows that wait for a person's decision.
-    :ivar rules: the digest of the rules by which its rows were judged; ``rule_counts`` are their counts. Both
-        only in a draft.
-    :ivar about: the number of the commit on whose quarantined rows it decides; None for other kinds.
-    :ivar by: who has decided; empty if nobody is named.
+    :ivar kind: ``landed``: rows were read; ``decided``: a person has accepted or discarded quarantined rows;
+        ``exported``: the service has confirmed the mark.
+    :ivar attempt_id: the random id of the attempt that made the commit, also in the names of the parts that
+        it wrote; parts that it resumed or copied have other ids.
+    :ivar replaces: whether the landing begins, or begins again, with the source's first row: from now on it
+        has only these parts, unless all rows are quarantined. False for the first commit of an incremental
+        landing, which has no parts to replace.
+    :ivar first_page: where the reading of the parts began: the first page of rows, or the last landed page.
+    :ivar parts: the parts that the commit adds to the landing; none if it discards rows.
+    :ivar quarantined: the parts with rows that wait for a person's decision.
+    :ivar rules: a digest of the rules that judged the rows; ``rule_counts`` are the counts of these rules.
+        Both are only in a draft.
+    :ivar about: the number of the commit whose quarantined rows are decided on; None for other kinds.
+    :ivar by: the decider; empty if nobody is named.
     """
 
     number: int
@@ -330,7 +333,7 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def rows(self) -> int:
-        """Number of rows that it adds to the landing."""
+        """Number of rows that the commit adds to the landing."""
         return sum(part.rows for part in self.parts)
 
     @property
@@ -340,50 +343,50 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def written(self) -> tuple[Part, ...]:
-        """All parts that it names, added and quarantined ones."""
+        """All parts that the commit lists, added and quarantined."""
         return (*self.parts, *self.quarantined)
 
     @property
     def waits_to_replace(self) -> bool:
-        """Whether all of its rows are quarantined, and the landing would begin again with them."""
+        """Whether all rows are quarantined, and the landing begins again with them if they are accepted."""
         return self.replaces and not self.parts and bool(self.quarantined)
 
     @property
     def changes_rows(self) -> bool:
-        """Whether it changes the rows of the landing."""
+        """Whether the commit changes the rows of the landing."""
         return bool(self.parts) or (self.kind == "landed" and not self.quarantined)
 
     @property
     def read_number(self) -> int:
-        """The number of the commit that first had its rows: the one that quarantined them, or its own."""
+        """The number of the commit that first had these rows: the one that quarantined them, or this one."""
         return self.number if self.about is None else self.about
 
     @property
     def added(self) -> tuple[Part, ...]:
-        """The parts that it adds to the landing, as a manifest has them."""
+        """The parts that the commit adds to the landing, as a manifest lists them."""
         return tuple(
             msgspec.structs.replace(part, commit=self.number, profile=NO_PROFILE) for part in self.parts
         )
 
     @property
     def failed(self) -> tuple[CheckOutcome, ...]:
-        """The checks that its rows have failed."""
+        """The failed checks of the commit's rows."""
         return tuple(outcome for outcome in self.checks if outcome.state == "failed")
 
     @property
     def start(self) -> tuple[bool, int, int]:
-        """Whether a draft replaces, the cursor with which it begins, and how many source rows precede it."""
+        """Whether a draft replaces all rows, its first cursor, and the number of source rows before it."""
         rows = sum(part.rows for part in self.written)
         offset = min((part.start_offset for part in self.written), default=self.next_offset)
         return self.replaces, offset, self.total - rows
 
     def may_continue(self, state: Manifest | None) -> bool:
-        """Return whether a draft may still be continued; if it may not, it never will be.
+        """Return whether a draft may still be continued. Once it may not, it never may again.
 
-        It may, unless others have changed the landing's place in its source since. Most decisions and marks
-        do not.
+        It may, unless another commit has changed the landing's place in the source since. Most decisions and
+        marks do not change it.
 
-        :param state: what has landed; None for nothing.
+        :param state: the state of the landing; None if nothing has landed.
         """
         return state is None or self.number > state.place_commit
 
@@ -391,19 +394,20 @@ class Commit(Landing, frozen=True, kw_only=True, omit_defaults=True):
 class Manifest(Landing, frozen=True, kw_only=True):
     """The state of a landing after a commit; ``_manifest.json`` has the state after the last one.
 
-    ``run``, ``started_at``, ``finished_at`` and ``checks`` are of the last commit of rows.
+    ``run``, ``started_at``, ``finished_at``, ``provider_version`` and ``checks`` come from the last commit
+    that changed the rows.
 
-    :ivar commit: the number of the last commit; ``first_commit`` is the one with which the landing began, or
-        has begun again, ``rows_commit`` the last that has changed the rows, ``place_commit`` the last that
-        has changed where it stands in its source.
-    :ivar log_id: a random id of the log: in an emptied folder, another log begins with the same numbers.
-    :ivar rows: the number of rows of all parts; ``bytes`` is their size. These rows and the rows that were
-        set apart add up to ``total`` and ``earlier_rows``.
+    :ivar commit: the number of the last commit. ``first_commit`` is the number of the commit with which the
+        landing began, or began again; ``rows_commit`` of the last commit that changed the rows;
+        ``place_commit`` of the last commit that changed the landing's place in the source.
+    :ivar log_id: a random id of the log: in an emptied folder, a new log begins with the same numbers.
+    :ivar rows: the number of rows of all parts; ``bytes`` is their size. These rows and the rows set apart
+        (except those with ``is_earlier`` or ``replaces``) add up to ``total`` plus ``earlier_rows``.
     :ivar exported_at: when the export was confirmed to the service after the commit; None if it was not.
-    :ivar history: the last :data:`MOST_RECORDS` runs that have landed rows, the latest last; also those whose
+    :ivar history: the last :data:`MOST_RECORDS` runs that landed rows, the latest last, including runs whose
         parts were replaced since. An older run does not return when a person accepts single rows of it.
-    :ivar profile: what all rows hold.
-    :ivar set_apart: rows that were read but are not in the landing: quarantined or discarded.
+    :ivar profile: a summary of the values of all rows.
+    :ivar set_apart: the rows that were read but are not in the landing: quarantined or discarded.
     :ivar decisions: the last :data:`MOST_RECORDS` decisions, the latest last.
     :ivar part_count: the number of parts; ``parts`` has fewer for a table, which knows its own files.
     """
@@ -424,7 +428,7 @@ class Manifest(Landing, frozen=True, kw_only=True):
 
     @property
     def source_rows(self) -> int:
-        """Number of the source's first rows that are in the landing or set apart."""
+        """Number of the source's rows, from the first, that are in the landing or set apart."""
         apart = sum(
             skipped.rows for skipped in self.set_apart if not (skipped.is_earlier or skipped.replaces)
         )
@@ -437,11 +441,11 @@ class Manifest(Landing, frozen=True, kw_only=True):
 
     @property
     def lacks_mark(self) -> bool:
-        """Whether the export still has to be marked; not while rows of the source are quarantined."""
+        """Whether the export still has to be marked; False while rows of the source are quarantined."""
         return self.exported_at is None and all(apart.is_earlier for apart in self.quarantined)
 
     def record_of(self, run: Run) -> RunRecord | None:
-        """Return the record of a run; None if it is not among the last that have landed rows.
+        """Return the record of a run; None if it is not among the last runs that landed rows.
 
         :param run: the run.
         """
@@ -451,7 +455,8 @@ class Manifest(Landing, frozen=True, kw_only=True):
 def may_lack_commits(record: RunRecord, state: Manifest) -> bool:
     """Return whether a run may have commits that its record lacks.
 
-    A run that is no longer among the last may get a new record when a person accepts rows of it.
+    A run that is no longer in the history gets a new record if a person accepts rows of it; that record lacks
+    the run's earlier commits.
     """
     if len(state.history) < MOST_RECORDS:
         return False
@@ -467,7 +472,7 @@ F = TypeVar("F", bound=Landing)
 
 
 def encode(content: Landing) -> bytes:
-    """Return a file's content: JSON with a line for each part."""
+    """Return the content of a file as JSON, with one line for each part."""
     fields = {"version": VERSION, **msgspec.to_builtins(content)}
     parts = b",\n".join(msgspec.json.encode(part) for part in fields.pop("parts", ()))
     rest = msgspec.json.encode(fields)
@@ -475,10 +480,12 @@ def encode(content: Landing) -> bytes:
 
 
 def decode(content: bytes, where: str, kind: type[F]) -> F:
-    """Decode a file of a landing.
+    """Decode a commit, a draft or a manifest.
 
-    :param where: its path, for the error.
-    :raises DestinationUnreadable: if the file is of another kind, or has another layout.
+    :param content: the bytes of the file.
+    :param where: the path of the file, for the error.
+    :param kind: the class to decode into.
+    :raises DestinationUnreadable: if the file is not valid, or has another version of the layout.
     """
     try:
         version = msgspec.json.decode(content, type=_Versioned).version

@@ -1,4 +1,4 @@
-"""The state of a landing after its commits, and the commit that follows; nothing is read or written."""
+"""Computes the state of a landing from its commits, and the next commit; nothing is read or written."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 
 class Contradiction(Exception):
-    """A commit does not follow from those before it; the text says how.
+    """A commit contradicts the commits before it; the text says how.
 
-    :ivar number: of the commit, as its place in the log is.
+    :ivar number: the number of the commit, according to its position in the log.
     """
 
     number = 0
@@ -37,8 +37,9 @@ class Contradiction(Exception):
 def fold(state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
     """Return the state of a landing after commits.
 
-    :param state: the state before them; None for no landing.
-    :raises Contradiction: if one does not follow from those before it.
+    :param state: the state before these commits; None if nothing has landed.
+    :param commits: the commits that follow the state, in order.
+    :raises Contradiction: if a commit contradicts the commits before it.
     """
     number = 0 if state is None else state.commit
     try:
@@ -56,10 +57,10 @@ def fold(state: Manifest | None, commits: Iterable[Commit]) -> Manifest | None:
 
 
 def following(state: Manifest | None, kind: Kind, run: Run, **fields: Any) -> Commit:
-    """Return a commit that leaves a landing where it stands in its source.
+    """Return the next commit of a landing, which keeps the landing's place in the source.
 
-    :param state: what it follows; None for nothing.
-    :param fields: what it says of its parts, and where the landing stands otherwise.
+    :param state: the state that the commit follows; None for the first commit.
+    :param fields: other fields of the commit, such as its parts; they may change the place.
     """
     at = now()
     own_fields = {
@@ -73,7 +74,7 @@ def following(state: Manifest | None, kind: Kind, run: Run, **fields: Any) -> Co
 
 
 def quarantined_by(commit: Commit) -> SetApart:
-    """Return the rows that a commit has quarantined, as a manifest has them."""
+    """Return the quarantined rows of a commit, as a manifest lists them."""
     return SetApart(
         commit=commit.number,
         kind="quarantined",
@@ -87,7 +88,7 @@ def quarantined_by(commit: Commit) -> SetApart:
 
 
 def as_landing(commit: Commit) -> Manifest:
-    """Return what a commit has quarantined as a landing of its own; only parts of Parquet have types."""
+    """Return the quarantined rows of a commit as a landing of their own; only Parquet parts keep types."""
     rows, parts = commit.quarantined_rows, commit.quarantined
     has_types = commit.has_typed_files and not any(part.broke for part in parts)
     encoding = commit.encoding if has_types else {**commit.encoding, "column_types": None}
@@ -122,7 +123,7 @@ def _after(state: Manifest | None, commit: Commit) -> Manifest:
 def _begun(state: Manifest | None, commit: Commit) -> Manifest:
     """Return the state of a landing that begins, or begins again, without rows.
 
-    :param state: what it replaces; what waits there for a decision goes on waiting.
+    :param state: the state that it replaces, whose quarantined rows stay quarantined; None if it begins.
     """
     begun = Manifest(
         commit=commit.number,
@@ -150,7 +151,7 @@ def _as_earlier(set_apart: Iterable[SetApart]) -> tuple[SetApart, ...]:
 
 
 def _moved(state: Manifest, commit: Commit) -> Manifest:
-    """Return the state once rows have been landed or quarantined, and the place in the source has changed."""
+    """Return the state after a commit that lands or quarantines rows and moves the place in the source."""
     columns = state.columns or ()
     _require(
         (commit.columns or ())[: len(columns)] == columns,
@@ -176,7 +177,7 @@ def _moved(state: Manifest, commit: Commit) -> Manifest:
 
 
 def _is_reset(state: Manifest, commit: Commit) -> bool:
-    """Return whether a commit has the rows of a source that was filled again (``on_reset="append"``)."""
+    """Return whether a commit begins with the first rows of a reset source (``on_reset="append"``)."""
     is_reset = state.source_rows > 0 and bool(commit.written) and commit.start[1] == 0
     earlier = state.rows if is_reset else state.earlier_rows
     _require(
@@ -188,7 +189,7 @@ def _is_reset(state: Manifest, commit: Commit) -> bool:
 
 
 def _decided(state: Manifest, commit: Commit) -> Manifest:
-    """Return the state once a person has decided on rows that were quarantined."""
+    """Return the state after a person's decision on quarantined rows."""
     waiting = [skipped for skipped in state.quarantined if skipped.commit == commit.about]
     _require(bool(waiting), f"it decides on commit {commit.about}, which has no quarantined rows")
     (apart,) = waiting
@@ -216,9 +217,9 @@ def _decided(state: Manifest, commit: Commit) -> Manifest:
 
 
 def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
-    """Return the state with rows that a person has accepted, and those of them that still wait."""
+    """Return the state with accepted rows; accepted rows that cannot land stay quarantined."""
     earlier = state.earlier_rows + (commit.rows if apart.is_earlier else 0)
-    # drafts that were begun before lack new columns
+    # older drafts lack columns that the accepted rows add; a new place keeps retries from continuing them
     has_columns = commit.columns == state.columns
     added = replace(
         state,
@@ -231,7 +232,7 @@ def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
         added = replace(added, set_apart=(*added.set_apart, left))
     with_parts = _with_parts(added, commit)
     is_old = len(state.history) >= MOST_RECORDS and state.record_of(commit.run) is None
-    # single rows of a run without a record are not what later runs are compared with
+    # later runs are not compared with the single rows of a run that no longer has a record
     return replace(with_parts, history=state.history) if is_old and not apart.has_failed else with_parts
 
 
@@ -263,7 +264,7 @@ def _with_apart(state: Manifest, commit: Commit) -> Manifest:
 
 
 def _with_record(state: Manifest, commit: Commit, profile: Profile) -> tuple[RunRecord, ...]:
-    """Return the records of the last runs with that of a commit's run, which may have landed rows before."""
+    """Return the records of the last runs after a commit, whose run may already have a record."""
     run = commit.missing_inputs.run if commit.missing_inputs else commit.run
     record = RunRecord(
         commits=(commit.number,),

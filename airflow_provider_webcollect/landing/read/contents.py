@@ -70,8 +70,9 @@ _SHOWN_RUNS = 5
 class RunProfile(NamedTuple):
     """The contents of one run's rows, column by column.
 
-    :ivar finished_at: when the run has committed the rows, ISO 8601 in UTC; the last time, if there are
-        several commits.
+    :ivar finished_at: when the run committed the rows, as ISO 8601 in UTC; the time of the last commit if
+        there are several.
+    :ivar rows: the number of rows.
     """
 
     run_id: str
@@ -89,7 +90,7 @@ class LandedData:
     * ``new_only``: with the id of a run (``new_only=run_id``), only the parts that the run has landed, in any
       of its tasks; none if it has found nothing new. A landing does not know a run without new rows, so then
       a warning in the log names the runs that it knows. With True, only the parts of the last run that has
-      landed rows. To find the parts of a run before the last thirty, all commits are read.
+      landed rows. To find the parts of a run that is not among the last thirty, all commits are read.
     * ``since``: the number of a commit, 0 for the beginning; only the parts of later commits. A loader that
       stores the manifest's ``commit`` with the loaded rows, and passes it next time, misses no part. If the
       landing has begun again since (``first_commit`` is later), these are all of its parts.
@@ -120,7 +121,7 @@ class LandedData:
 
     @property
     def table_columns(self) -> tuple[str, ...]:
-        """The columns of its rows as a table; for JSON lines, the columns that were counted."""
+        """The columns of the rows as a table; for JSON lines without fixed columns, the counted columns."""
         columns = Columns(made=made_of(self.column_types))
         columns.add(self.manifest.columns or self.manifest.profile.columns)
         return columns.names
@@ -133,7 +134,7 @@ class LandedData:
         """Return the parts, in the order of their rows.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         """
         numbers = self._chosen(new_only, since)
         return self._all_parts if numbers is None else self._parts_of(numbers)
@@ -144,7 +145,7 @@ class LandedData:
         The scheme is fsspec's first one for the storage: ``s3``, ``gs``, ``abfs``, ``file``.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         """
         return [f"{self.uri}/{part.name}" for part in self.parts(new_only, since=since)]
 
@@ -155,7 +156,7 @@ class LandedData:
         Quarantined rows are verified too: landed, quarantined and discarded rows together are all rows of the
         source.
 
-        :raises LandingDamaged: listing all differences.
+        :raises LandingDamaged: if parts differ from the manifest; ``problems`` lists all differences.
         :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
         """
         parts = (*self._all_parts, *self._quarantined_parts())
@@ -167,7 +168,7 @@ class LandedData:
         The profile of all rows is in the manifest; for fewer rows, their commits are read.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         """
         numbers = self._chosen(new_only, since)
         if numbers is None:
@@ -193,7 +194,7 @@ class LandedData:
         ]
 
     def commits(self, since: int) -> Iterator[Commit]:
-        """Yield the commits that have landed the parts, in order: of the last thirty runs, and later ones.
+        """Yield, in order, the commits that have landed parts: of the last thirty runs, and all later ones.
 
         :param since: the number of a commit; all later commits are yielded.
         """
@@ -209,9 +210,9 @@ class LandedData:
         an empty string in parts that have a single column.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         :raises LandingDamaged: if a part is missing or differs from the manifest; some of its rows may
-            already have been yielded. Only :meth:`verify` shows whether a part still is what was written.
+            already have been yielded. Only :meth:`verify` detects every change of a part.
         :raises LandingReplaced: if another landing has deleted parts of this one meanwhile.
         :raises UnreadableRow: naming part and row, if Python cannot read a row of JSON lines: it is nested
             too deeply (some hundred levels).
@@ -227,7 +228,7 @@ class LandedData:
         at most 16 MB before compression.
 
         :param count: maximum number of rows.
-        :raises LandingDamaged: if a part is missing; other errors are those of :meth:`iter_rows`.
+        :raises LandingDamaged: if a part is missing; other errors as in :meth:`iter_rows`.
         """
         parts = self.parts(new_only=True)
         rows = (row for part in parts for row in self._rows(part, FIRST_BYTES))
@@ -259,7 +260,7 @@ class LandedData:
         :param share: the minimum share of the texts that must fit, 0.5 to 1; 1 by default.
         :return: an entry for each column of texts, in order; columns that have a type in their files are left
             out.
-        :raises InvalidArgument: if ``share`` is something else.
+        :raises InvalidArgument: if ``share`` is not a number from 0.5 to 1.
         :raises ExtraMissing: if pyarrow or Babel (the extras ``parquet`` and ``locale``) is not installed;
             other errors as in :meth:`iter_rows`.
         """
@@ -276,12 +277,12 @@ class LandedData:
         """Return the rows as one Arrow table, which must fit into memory.
 
         The columns are the manifest's, in its order, or, if it has none (JSON lines), all keys in order of
-        appearance. They have the types of ``column_types``; other columns are strings, and values that are no
-        texts (numbers, lists) become their JSON text. Missing values are null. Without parts, the table has
-        the columns and no rows.
+        appearance. They have the types of ``column_types``; other columns are strings, and values that are
+        not texts (numbers, lists) become their JSON text. Missing values are null. Without parts, the table
+        has the columns and no rows.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         :raises CastFailed: naming part and row, if a text of JSON lines or CSV does not fit its type, unless
             ``on_cast_error`` is ``null``.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
@@ -290,7 +291,7 @@ class LandedData:
         parts = self.parts(new_only, since=since)
         require("pyarrow", "parquet", "a table of Arrow")
         table = self._reader.joined(table for part in parts for table in self.tables_of(part))
-        # without parts of JSON lines, the table has the columns of the landing's other parts
+        # if no part of JSON lines was read, the table has the columns of the whole landing
         return table if table.num_columns else self._reader.schema_of(self.table_columns).empty_table()
 
     def to_duckdb(
@@ -302,14 +303,15 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the rows as a DuckDB relation over the table of :meth:`to_arrow`.
 
-        For table formats, all rows also have the partition columns.
+        For table formats, the relation of all rows also has the partition columns.
 
-        ``landed.to_duckdb().filter("city = 'Paris'")``, ``.query("prices", "select count(*) from prices")``.
+        Examples: ``landed.to_duckdb().filter("city = 'Paris'")``;
+        ``landed.to_duckdb().query("prices", "select count(*) from prices")``.
 
         :param connection: where the relation is created, to join it with tables there; None for a new
             connection, which shows times in UTC.
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         :raises ExtraMissing: if duckdb or pyarrow (the extra ``duckdb``) is not installed; other errors as in
             :meth:`iter_rows`.
         :raises NoColumns: if neither rows nor ``columns`` of the landing name a column.
@@ -331,11 +333,11 @@ class LandedData:
     def to_pandas(self, new_only: bool | str = False, *, since: int | None = None) -> pandas.DataFrame:
         """Return the rows as a data frame of pandas, with the columns of :meth:`to_arrow`.
 
-        Columns of ``int64`` have the type ``Int64`` of pandas, which holds nulls: beside these, its ``int64``
-        would become floats, which do not hold large numbers.
+        Columns of ``int64`` become columns of the pandas type ``Int64``, which holds nulls. The pandas type
+        ``int64`` does not: with nulls, its numbers would become floats, which do not hold large integers.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         :raises ExtraMissing: if pandas or pyarrow (the extra ``parquet``) is not installed; other errors as
             in :meth:`iter_rows`.
         """
@@ -350,7 +352,7 @@ class LandedData:
         """Return the rows as a data frame of polars, with the columns of :meth:`to_arrow`.
 
         :param new_only: only the parts of a run, see above.
-        :param since: only those of later commits, see above.
+        :param since: only the parts of later commits, see above.
         :raises ExtraMissing: if polars or pyarrow (the extra ``parquet``) is not installed; other errors as
             in :meth:`iter_rows`.
         """
@@ -358,7 +360,7 @@ class LandedData:
         import polars
 
         table = self.to_arrow(new_only, since=since)
-        # with a whole table, it would name a column without a name after its number
+        # from a whole table, polars would rename a column whose name is empty
         return polars.DataFrame({name: polars.from_arrow(table[name]) for name in table.column_names})
 
     def latest(
@@ -393,16 +395,16 @@ class LandedData:
     ) -> DuckDBPyRelation:
         """Return the changes since a moment: the newest row of each key that is new or has other values.
 
-        The former values of a key are in its last row that was committed by then. The relation has the
+        The former values of a key are in its last row that was committed by that moment. The relation has the
         columns of :meth:`latest` and, before ``landed_at``, ``change``, which is ``new`` or ``changed``. A
         key whose values have changed and changed back is left out. Arguments and errors that are not
         described here are as in :meth:`latest`.
 
         With ``whole_runs``, ``change`` may also be ``gone``, for example for products that a site no longer
-        offers: the key had a row in the newest whole run at that moment, or in later rows, and has none in
-        the newest whole run now, or in later rows. The returned row is the key's last one, and ``landed_at``
-        is when the first whole run without the key was committed. A key that is back is ``new``. Rows from
-        before the newest whole run do not count.
+        offers. At that moment, a gone key had a row in the newest whole run or in later rows; now, it has
+        none in the newest whole run or in later rows. The returned row is the key's last one, and
+        ``landed_at`` is when the first whole run without the key was committed. A key that is back is
+        ``new``. Rows from before the newest whole run do not count.
 
         A run is whole if all its rows have landed. A run is not whole while rows of it are quarantined, or
         more inputs are missing than its check accepts; once some of its rows were discarded; or if checks
@@ -473,8 +475,8 @@ class LandedData:
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
         """Yield the rows of a part as Arrow tables, some megabytes at a time, typed as in :meth:`to_arrow`.
 
-        A table has the columns that are known so far, and may have one without a value whose name begins
-        with a zero byte.
+        A table has the columns that are known so far. It may have another column, without values, whose name
+        begins with a zero byte.
 
         :param part: one of :meth:`parts`.
         :raises LandingDamaged: in the same cases as :meth:`iter_rows`, which also lists the other errors.
@@ -505,20 +507,20 @@ class LandedData:
     ) -> DltResource:
         """Return a resource for a dlt pipeline, which loads the parts that its destination does not have yet.
 
-        ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. dlt's state of the resource has the
-        number of the last loaded commit. The write dispositions and their requirements are explained in
-        :mod:`airflow_provider_webcollect.landing.read.loading`. There is no ``on_gone``: a resource changes
-        only rows with keys that it yields.
+        Example: ``pipeline.run(read_landing("s3://bucket/prices").to_dlt())``. dlt keeps the number of the
+        last loaded commit in the state of the resource. The write dispositions and their requirements are
+        explained in :mod:`airflow_provider_webcollect.landing.read.loading`. There is no ``on_gone``: a
+        resource changes only rows with keys that it yields.
 
         :param primary_key: the columns of the key, for ``merge``.
         :param write_disposition: ``append``, ``merge``, ``replace`` or ``scd2``; None for ``merge`` with a
             key, and ``append`` without.
         :param name: name of the resource and its table; None for the last segment of the landing's path.
         :param since: only the parts of later commits, see above.
-        :param on_missing_key: for ``merge``, if rows have no key: ``fail`` (default) loads nothing; ``skip``
-            leaves them out.
-        :raises InvalidArgument: if key and write disposition contradict each other, or there is no such
-            column.
+        :param on_missing_key: for ``merge``, what to do if rows have no value in a column of the key:
+            ``fail`` (default) loads nothing; ``skip`` leaves these rows out.
+        :raises InvalidArgument: if key and write disposition contradict each other, or the landing lacks a
+            column of the key.
         :raises ExtraMissing: if dlt or pyarrow (the extra ``dlt``) is not installed.
         """
         from airflow_provider_webcollect.landing.read.loading import NewParts
@@ -601,17 +603,17 @@ class LandedData:
         from airflow_provider_webcollect.landing.read.keyed import KeyedRows
 
         columns = self.table_columns
-        # before anything is read; the columns of JSON lines need not all be known
+        # check the names before anything is read; for JSON lines, not all columns may be known yet
         chosen_columns(key, compare, columns if self.manifest.columns else None)
         return KeyedRows(self.tables_of, self._reader, list(parts), key, compare, columns)
 
     def _dated_parts(
         self, moment: int | datetime.datetime | str = 0, is_whole: bool = False
     ) -> Iterator[DatedPart]:
-        """Yield the parts, and whether a key in them was there at a moment, and is there now.
+        """Yield the parts, and whether their keys were there at a moment, and are there now.
 
         :param moment: as ``since`` of :meth:`changes`.
-        :param is_whole: whether parts count from the last whole run on.
+        :param is_whole: whether only rows since the last whole run count, so that keys can be gone.
         """
         commits = list(self._commits(self._numbers))
         count = self._count_at(moment, commits)
@@ -619,13 +621,13 @@ class LandedData:
         yield from dated_parts(commits, runs, count)
 
     def _count_at(self, moment: int | datetime.datetime | str, commits: Sequence[Commit]) -> int:
-        """Return how many commits were there at a moment, as ``since`` of :meth:`changes`."""
+        """Return the number of commits up to a moment, which is given as ``since`` of :meth:`changes`."""
         if isinstance(moment, int) and not isinstance(moment, bool):
             number = self._checked(moment)
             return sum(commit.number <= number for commit in commits)
         ids = [commit.run.run_id for commit in commits]
         if isinstance(moment, str) and moment in ids:
-            # also if it could be a time
+            # the id of a run, even if it could be read as a time
             return ids.index(moment)
         time = _time_or_run(moment)
         if isinstance(time, datetime.datetime):
@@ -671,7 +673,7 @@ class LandedData:
 
     @contextlib.contextmanager
     def _opened(self, part: Part, ahead: int | None = None) -> Iterator[BinaryIO]:
-        """Open a part; if the part is not as written, an error in the block becomes the error for damage."""
+        """Open a part; after an error in the block, raise the error for damage if the part has changed."""
         try:
             with self._folder.opened(part.name, ahead) as file:
                 yield file
@@ -686,7 +688,7 @@ class LandedData:
             self._raise(problems or [f"{part.name} has {rows} rows instead of {part.rows}"])
 
     def _problems(self, parts: Iterable[Part], sizes: Mapping[str, int]) -> list[str]:
-        """Return how parts differ from what the commits say.
+        """Return the differences between parts and their entries in the commits.
 
         :param sizes: the sizes of the existing files in bytes, by name.
         """
@@ -721,7 +723,7 @@ class LandedData:
         ) from cause
 
     def _has_parts(self, state: Manifest) -> bool:
-        """Return whether the parts must still exist in the current state of the landing."""
+        """Return whether the current state of the landing still has all of the parts."""
         names = {part.name for part in state.parts}
         return all(part.name in names for part in self._all_parts)
 

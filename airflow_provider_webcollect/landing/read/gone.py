@@ -1,4 +1,4 @@
-"""Keys that are gone: a whole run has landed since their last rows, without them."""
+"""Keys that are gone: a whole run without them has landed since their last rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 
 class WholeRun(NamedTuple):
-    """A run all of whose rows have landed and passed their checks, see :func:`whole_runs`.
+    """A run whose rows have all landed and passed their checks, see :func:`whole_runs`.
 
-    :ivar parts: that it has landed, in order.
-    :ivar first: the ``read_number`` of its first rows: what was read since has this or a greater one.
-    :ivar ended_at: when its last rows were committed.
+    :ivar parts: the parts that the run has landed, in order.
+    :ivar first: the ``read_number`` of the run's first rows; rows that were read since have this number or a
+        greater one.
+    :ivar ended_at: when the run's last rows were committed.
     """
 
     run_id: str
@@ -30,11 +31,12 @@ class WholeRun(NamedTuple):
 
 
 class DatedPart(NamedTuple):
-    """A part whose rows are asked for, see :func:`dated_parts`.
+    """A part, with times for its keys, see :func:`dated_parts`.
 
-    :ivar landed_at: when it was committed.
-    :ivar is_before: whether a key with rows in it was there at the moment.
-    :ivar gone_at: when a key without rows in later parts was missing first; None if it is there now.
+    :ivar landed_at: when the part was committed.
+    :ivar is_before: whether keys with rows in the part were there at the moment.
+    :ivar gone_at: when a key of the part, without rows in later parts, was first missing; None if it is there
+        now.
     """
 
     part: Part
@@ -44,20 +46,21 @@ class DatedPart(NamedTuple):
 
 
 def times_of(commits: Iterable[Commit]) -> list[datetime.datetime]:
-    """Return when commits were made: none before an earlier one, whatever the hosts' clocks say."""
+    """Return the times of commits, which never decrease, even if the clocks of hosts differ."""
     times = (datetime.datetime.fromisoformat(commit.finished_at) for commit in commits)
     return list(itertools.accumulate(times, max))
 
 
 def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list[WholeRun]:
-    """Return the runs in which a missing key is gone, in the order in which they read the source.
+    """Return the whole runs, in the order in which they read the source.
 
-    These are the runs whose rows have all landed, having passed their checks or been accepted by a person:
-    not those of which rows are quarantined or were discarded, whose checks have failed with ``warn``, or that
-    lack too many inputs. As for ``new_only``, a run is what has landed under one id, in any tasks.
+    A key that is missing from a whole run is gone. In a whole run, all rows have landed, and have passed
+    their checks or been accepted by a person. A run is not whole if rows of it are quarantined or were
+    discarded, if its checks have failed with ``warn``, or if it lacks too many inputs. As for ``new_only``, a
+    run is everything that has landed under one run id, in any tasks.
 
-    :param commits: that have landed rows, in order; all of those of each run.
-    :param set_apart: the rows that the landing has skipped.
+    :param commits: the commits that have landed rows, in order, with all commits of each run.
+    :param set_apart: the quarantined and the discarded rows of the landing.
     """
     runs: dict[str, list[Commit]] = {}
     ended_at: dict[str, datetime.datetime] = {}
@@ -80,7 +83,7 @@ def whole_runs(commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> list
 
 
 def _have_passed(commits: Iterable[Commit]) -> bool:
-    """Return whether the rows of a run have passed their checks; of inputs, the last is about all of them."""
+    """Return whether a run has passed its checks; its last check of inputs is about all of its inputs."""
     latest: dict[object, State] = {}
     for commit in commits:
         for outcome in commit.checks:
@@ -92,25 +95,25 @@ def _have_passed(commits: Iterable[Commit]) -> bool:
 def dated_parts(
     commits: Sequence[Commit], runs: Iterable[WholeRun] = (), count: int = 0
 ) -> Iterator[DatedPart]:
-    """Yield the parts of commits, and whether a key in them was there at a moment, and is there now.
+    """Yield the parts of commits, and whether their keys were there at a moment, and are there now.
 
     Parts from before the last run that was whole at the moment are left out.
 
-    :param commits: that have landed rows, in order.
-    :param runs: the whole runs among them; without any, nothing is gone.
-    :param count: how many of the commits, from the first, were there at the moment.
+    :param commits: the commits that have landed rows, in order.
+    :param runs: the whole runs among them; without any, no key is gone.
+    :param count: the number of commits, from the first, that had been made by the moment.
     """
     last = commits[count - 1].number if count else 0
-    # rows of these runs were read by then, and committed later
+    # runs with rows that were read before the moment, and committed after it
     late = {commit.run.run_id for commit in commits[count:] if commit.read_number <= last}
     begins = {run.first: run for run in runs}
     gone_at: dict[int, datetime.datetime | None] = {}
     time: datetime.datetime | None = None
-    # from the rows that were read last
+    # begin with the rows that were read last
     for number in sorted({commit.read_number for commit in commits}, reverse=True):
         gone_at[number] = time
         if run := begins.get(number):
-            # a run that was accepted late may have been read before others
+            # a run that a person accepted late may have read the source before other runs
             time = min(run.ended_at, time or run.ended_at)
             if run.first <= last and run.run_id not in late:
                 break
@@ -123,12 +126,12 @@ def dated_parts(
 class Gone:
     """Which rows of a loaded table have keys that are gone.
 
-    :param commits: that have landed rows, in order: all since the last whole run that a load has seen, and
-        all of the runs of these. Other parts are older.
-    :param set_apart: the rows that the landing has skipped.
-    :ivar first: keys of rows that this commit and later ones have read are there; 0 if no run is whole.
-    :ivar outdated: the numbers of commits whose rows a person has accepted after a whole run that has read
-        the source later.
+    :param commits: the commits that have landed rows, in order: all since the last whole run that a load has
+        seen, and all other commits of the same runs. Parts of other commits are older.
+    :param set_apart: the quarantined and the discarded rows of the landing.
+    :ivar first: keys of rows with this ``read_number`` or a greater one are there; 0 if no run is whole.
+    :ivar outdated: the numbers of commits whose rows were read before a whole run, and accepted by a person
+        after it.
     """
 
     def __init__(self, commits: Sequence[Commit], set_apart: Iterable[SetApart]) -> None:
@@ -141,16 +144,21 @@ class Gone:
         self._time_of_others = min((run.ended_at for run in runs), default=None)
 
     def at(self, part: str) -> datetime.datetime | None:
-        """Return when the keys were first missing in a whole run; None if they are there."""
+        """Return when the keys of a part were first missing from a whole run; None if they are there.
+
+        :param part: the name of the part.
+        """
         return self._times.get(part, self._time_of_others)
 
     def settle(self, client: Any, table: str, landing: str, columns: Sequence[str], mark: str | None) -> None:
-        """Delete the rows of keys that are gone, or mark them with the time, by what the table has.
+        """Delete a table's rows whose keys are gone, or mark them with the time.
 
-        :param client: dlt's of the warehouse, connected.
-        :param landing: whose rows these are.
-        :param columns: those of the landing and of the part.
-        :param mark: the column of the time; None to delete.
+        Rows that are marked, but whose keys are there again, lose their mark.
+
+        :param client: dlt's client for the warehouse, connected.
+        :param landing: the value that rows of the landing have in the first of ``columns``.
+        :param columns: the names of the columns with the landing and with the part.
+        :param mark: the name of the column for the time; None to delete the rows.
         """
         sql = client.sql_client
         name = sql.make_qualified_table_name(table)

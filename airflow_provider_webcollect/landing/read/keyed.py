@@ -1,8 +1,8 @@
-"""The rows of a landing by a key, such as a product's URL: the latest ones, what has changed, all periods.
+"""The rows of a landing by a key, such as a product's URL: the latest rows, the changes and all periods.
 
 DuckDB compares the key, the place and a digest of each row, in a file on disk, so that memory does not grow
-with the landing. It sees numbers instead of the columns' names: these may be empty, or differ in letter case
-alone, which no query can tell apart.
+with the landing. It sees numbers instead of the columns' names, since names may be empty, or differ in letter
+case alone, which DuckDB's queries ignore.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The memory that DuckDB takes before it writes to disk; each of its threads needs some of it.
+#: The memory that DuckDB takes before it writes to disk, and its number of threads: each needs some of it.
 _MEMORY, _THREADS = "512MB", 4
 _TABLE = "create table keyed as select *, 0 as part, 0::bigint as place, md5_number('') as digest from keys"
-#: In the order of the landing, ``place`` counts the rows, and ``part`` the parts.
+#: ``place`` is the position of a row in the landing, and ``part`` the position of its part.
 _LATEST = """
     with states as (select max(place) as place, max(part) as part from keyed group by {key})
     select place, landed_at from states join parts using (part) order by place
@@ -82,15 +82,16 @@ _HISTORY = """
 class KeyedRows:
     """Rows that have a value in each column of a key.
 
-    Parts are read twice: all for what decides, and then those that have the rows which are returned.
+    All parts are read to find the rows to return, and then the parts with these rows are read again.
 
     :param tables_of: yields the rows of a part.
-    :param reader: of the parts' format.
-    :param parts: whose rows they are, in the order of the landing.
+    :param reader: the reader for the parts' format.
+    :param parts: the parts with the rows, in the order of the landing.
     :param key: a column or several.
     :param compare: the columns whose values are compared; None for all.
-    :param columns: those of the landing, whether the parts have them or not.
-    :raises InvalidArgument: as :func:`chosen_columns`. Of rows without any key, no column is known.
+    :param columns: the columns of the landing, whether the parts have them or not.
+    :raises InvalidArgument: as :func:`chosen_columns`; methods also raise it for columns that no row has. If
+        no column is known at all, every name is accepted.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class KeyedRows:
         self._asked = (key, compare)
         self._key, self._compared = chosen_columns(key, compare, None)
         self._columns = columns
-        # of all columns, in the order in which they appear; their numbers follow it
+        # the schema of all columns in order of appearance, which also gives their numbers
         self._schema = reader.schema()
 
     def latest(self, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
@@ -118,12 +119,13 @@ class KeyedRows:
     def changes(self, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
         """Return a row of each key that is new, changed or gone, with ``change`` and ``landed_at``.
 
-        It is the last row of what is there now; of a key that is gone, the last of all, with ``gone_at``.
+        It is the last row that is there now. For a key that is gone, it is the key's last row of all, with
+        ``gone_at`` as ``landed_at``.
         """
         return in_duckdb(self._rows(_CHANGES), connection)
 
     def counts(self) -> dict[str, int]:
-        """Return how many keys are ``new``, ``changed`` and ``gone``."""
+        """Return the numbers of keys that are ``new``, ``changed`` and ``gone``."""
         answer = self._answer(_COUNTS.format(changes=_CHANGES))
         counts = zip(answer["change"].to_pylist(), answer["keys"].to_pylist(), strict=True)
         return {"new": 0, "changed": 0, "gone": 0, **dict(counts)}
@@ -133,7 +135,7 @@ class KeyedRows:
         return in_duckdb(self._rows(_HISTORY), connection)
 
     def _rows(self, query: str) -> pa.Table:
-        """Return the rows whose places a query gives, with its other columns."""
+        """Return the rows at the places that a query returns, with the query's other columns."""
         answer = self._answer(query)
         chosen = self._chosen(answer["place"])
         table = self._reader.joined(itertools.chain([self._schema.empty_table()], chosen))
@@ -142,11 +144,11 @@ class KeyedRows:
         return table
 
     def _chosen(self, places: pa.ChunkedArray) -> Iterator[pa.Table]:
-        """Yield the rows that have these places."""
+        """Yield the rows at these places."""
         begin = place = 0
 
         def end_of(rows: int) -> int:
-            """Return how many of the places are before the end of a number of rows."""
+            """Return how many of the places are before the end of the next rows."""
             return bisect.bisect_left(places, place + rows, begin, key=lambda scalar: scalar.as_py())
 
         for part in (dated.part for dated in self._parts):
@@ -156,14 +158,14 @@ class KeyedRows:
             for table in self._tables_of(part):
                 end = end_of(table.num_rows)
                 numbers = pa.array(range(place, place + table.num_rows), pa.int64())
-                # unlike `take`, `filter` has no limit to the characters of a column
+                # unlike `take`, `filter` does not limit the number of characters in a column
                 yield table.filter(pc.is_in(numbers, places[begin:end]))
                 begin, place = end, place + table.num_rows
 
     def _answer(self, query: str) -> pa.Table:
         """Return the result of a query of DuckDB.
 
-        :param query: of the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
+        :param query: SQL for the tables ``keyed`` and ``parts``, with ``{key}`` for the columns of the key.
         """
         key = ", ".join(f"k{number}" for number in range(len(self._key)))
         with (
@@ -184,7 +186,7 @@ class KeyedRows:
         return answer
 
     def _fill(self, connection: DuckDBPyConnection) -> None:
-        """Make the tables ``parts``, and ``keyed`` with what decides of each row."""
+        """Create the table ``parts``, and the table ``keyed`` with key, place and digest of each row."""
         time = pa.timestamp("us", "UTC")
         types = {"part": pa.int64(), "landed_at": time, "is_before": pa.bool_(), "gone_at": time}
         parts = [{**dated._asdict(), "part": number} for number, dated in enumerate(self._parts)]
@@ -206,8 +208,8 @@ class KeyedRows:
     def _insert(self, connection: DuckDBPyConnection, table: pa.Table, part: int, place: int) -> None:
         """Add rows to ``keyed``.
 
-        :param part: their part.
-        :param place: of the first of them.
+        :param part: the number of the part that has the rows.
+        :param place: the place of the first row.
         """
         compared = self._compared or [name for name in table.column_names if name != ROWS]
         numbers = {
@@ -219,15 +221,15 @@ class KeyedRows:
         columns["place"] = pa.array(range(place, place + table.num_rows), pa.int64())
         rows = pa.table(columns).filter(pc.invert(lack_key(table, self._key)))
         key = ", ".join(f"c{numbers[name]}" for name in self._key)
-        # parts of JSON lines may have the columns in another order
+        # sorted by number below, since parts of JSON lines may have the columns in another order
         types = {numbers[name]: table[name].type for name in compared if name in numbers}
         digested = ""
         for number, kind in sorted(types.items()):
-            # null, which is left out, or what no other value has: so a row without a column has the digest of
-            # one whose value is null; with zero, minus zero becomes zero, to which it is equal
+            # different values give different texts, and null is left out: a row without the column has the
+            # same digest as a row with null in it. Adding 0 makes minus zero equal to zero
             text = f"(c{number}{' + 0' if pa.types.is_floating(kind) else ''})::varchar"
             digested += f"'{number}:' || strlen({text}) || ':' || {text}, "
-        # unlike a query of a registered table, it keeps no rows until the transaction ends
+        # unlike a query of a registered table, a relation does not keep rows until the transaction ends
         selected = f"{key}, {part}, place, md5_number(concat({digested}''))"
         _interruptible(connection, lambda: connection.from_arrow(rows).project(selected).insert_into("keyed"))
 
@@ -238,9 +240,9 @@ class KeyedRows:
 
 
 def _interruptible(connection: DuckDBPyConnection, work: Callable[[], T]) -> T:
-    """Return what DuckDB gives, in a way that Ctrl-C and timeouts of Airflow end.
+    """Return the result of work in DuckDB, which Ctrl-C and Airflow's timeouts can interrupt.
 
-    In the main thread, DuckDB would raise an error of its own in the place of a signal handler's.
+    In the main thread, DuckDB would raise its own error instead of the error of the signal handler.
     """
     with ThreadPoolExecutor(1) as executor:
         future = executor.submit(work)
@@ -248,15 +250,15 @@ def _interruptible(connection: DuckDBPyConnection, work: Callable[[], T]) -> T:
             return future.result()
         finally:
             while not future.done():
-                # not only once: one that comes before a query begins is lost
+                # repeatedly, since an interrupt before the query begins is lost
                 connection.interrupt()
                 wait([future], timeout=0.1)
 
 
 def in_duckdb(rows: pa.Table, connection: DuckDBPyConnection | None) -> DuckDBPyRelation:
-    """Return a relation of rows.
+    """Return a DuckDB relation of rows.
 
-    :param connection: None for a new one, which shows times in UTC.
+    :param connection: where the relation is created; None for a new connection, which shows times in UTC.
     """
     if connection is None:
         connection = duckdb.connect()

@@ -1,27 +1,26 @@
 """Loads of a landing into a warehouse by dlt: the parts that have landed since the last load, each once.
 
 The table gets three more columns: ``_webcollect_landing``, the landing's folder as the first load has named
-it, with an account or endpoint that is not in its URL; ``_webcollect_part``, their part; and
-``_webcollect_row``, their position in the landing, from 0. A landing is recognized by its log, whatever
-address it is loaded from.
+it, with an account or endpoint that is not in its URL; ``_webcollect_part``, the part that has the row; and
+``_webcollect_row``, the row's position in the landing, from 0. A landing is recognized by the id of its log,
+whatever address it is loaded from.
 
 - ``append`` replaces the rows of a part that is loaded again, so the table has each row of the landing once.
 - ``merge`` keeps the latest row of each key: within a load the row with the highest position, otherwise the
   row of the last load. If each run collects everything, ``on_gone`` says what happens to a key that neither
   the last whole run (:meth:`.LandedData.changes`) nor later rows have: ``delete`` deletes its row, ``mark``
-  sets ``_webcollect_gone_at`` to the time of the commit without it, which is null for other rows. Rows of
-  other landings in the table stay as they are. Both happen after the merge, in separate statements: after a
-  kill in between, the next load catches up, even if it has nothing to load. Rows that a person accepts after
-  a whole run that has read the source later are not loaded.
+  sets ``_webcollect_gone_at``, which is null in other rows, to the time of the commit without it. Rows of
+  other landings in the table stay as they are. Rows are deleted or marked after the merge, in separate
+  statements; if the process is killed in between, the next load catches up, even if it has nothing to load.
+  If rows were read before a whole run, and a person accepts them after it, they are not loaded.
 - ``replace`` replaces the table with all rows of the landing.
 - ``scd2`` treats the landing as a snapshot of the whole table: rows of the table that it lacks get an end
-  (``_dlt_valid_to``), and its new rows are added. The parts must be of one run, since an incremental landing
-  is not a snapshot.
+  (``_dlt_valid_to``), and its new rows are added. The parts must be of one run, since a landing of several
+  runs is not a snapshot.
 
-The number of the commit up to which the parts are loaded is kept in dlt's state, which is stored at the
-destination in the same load. A load that was killed before that is repeated as a whole, and no row is loaded
-twice. A landing that has begun again since (``on_reset="full"``, ``if_exists="overwrite"``) is loaded as a
-whole.
+The number of the last loaded commit is kept in dlt's state, which is stored at the destination in the same
+load. A load that is killed before the state is stored is repeated as a whole, and no row is loaded twice. A
+landing that has begun again since (``on_reset="full"``, ``if_exists="overwrite"``) is loaded as a whole.
 """
 
 from __future__ import annotations
@@ -68,36 +67,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LANDING, PART, ROW = "_webcollect_landing", "_webcollect_part", "_webcollect_row"
-#: For ``scd2``: the digest of what a row holds.
+#: For ``scd2``: the digest of the row's values.
 ROW_VERSION = "_webcollect_version"
 #: For ``on_gone="mark"``: when the key of a row was found to be gone.
 GONE = "_webcollect_gone_at"
 _ADDED = (LANDING, PART, ROW, ROW_VERSION, GONE)
 #: The columns that dlt adds for ``scd2``.
 _PERIOD = ("_dlt_valid_from", "_dlt_valid_to")
-#: Warehouses, as sqlglot calls them, whose texts and names hold no NUL, and whose names are limited in bytes.
+#: Warehouses, as sqlglot calls them, whose texts and names cannot contain NUL, and whose names are limited in
+#: bytes.
 _LIKE_POSTGRESQL = ("postgres", "redshift")
-#: Columns that each of their tables has by itself.
+#: The system columns of each table in these warehouses.
 _SYSTEM_COLUMNS = {"cmax", "cmin", "ctid", "tableoid", "xmax", "xmin"}
-#: Characters of an error of dlt or a warehouse that are shown; some quote whole statements.
+#: Maximum number of characters that are shown of an error of dlt or a warehouse, which may quote a statement.
 _LONGEST_REASON = 500
-#: User and password in a URL, such as one that a warehouse's package cannot read.
+#: User and password in a URL, such as one that a warehouse's package cannot parse and quotes in its error.
 _USERS = re.compile(r"://[^/\s]*@")
-#: The text of an error if a row breaks a rule of the table by itself.
+#: Matches errors about a row that, by itself, violates a constraint of the table.
 _RULE = re.compile("(check|not.null) constraint|contains null values", re.IGNORECASE)
-#: The texts of errors about user and password, which each warehouse has of its own.
+#: Matches the errors of warehouses about a wrong user or password, or a missing role or database.
 _WRONG_PASSWORD = re.compile(
     r"(password )?authentication failed|incorrect username or password|(role|database) \S+ does not exist",
     re.IGNORECASE,
 )
-#: Keeps PostgreSQL from ending a transaction that waits: the second one is there from version 17 on.
+#: Keeps PostgreSQL from ending an idle transaction; the second setting exists from version 17 on.
 _WITHOUT_TIMEOUTS = """
     select set_config(name, '0', true) from pg_settings
     where name in ('idle_in_transaction_session_timeout', 'transaction_timeout')
 """
-#: PostgreSQL's code for what a role may not do.
+#: PostgreSQL's error code for a missing privilege.
 _DENIED = "42501"
-#: The hints of an earlier load that dlt would keep with the table.
+#: The hints of columns that dlt would keep from an earlier load.
 _COLUMN_HINTS = ("primary_key", "merge_key", "dedup_sort")
 #: How many loads are under way in this process. When the last one ends, dlt gets the worker's settings back.
 _under_way = 0
@@ -105,7 +105,7 @@ _settings_lock, _replaced_settings = threading.Lock(), contextlib.ExitStack()
 
 
 class LandingSource(Protocol):
-    """A landing, as :class:`~airflow_provider_webcollect.landing.reader.LandedData` is one."""
+    """The part of :class:`~airflow_provider_webcollect.landing.reader.LandedData` that loads need."""
 
     uri: str
     manifest: Manifest
@@ -120,17 +120,17 @@ class LandingSource(Protocol):
         """A unique name of the landing."""
 
     def parts(self, *, since: int | None = None) -> Sequence[Part]:
-        """Return the parts of the commits after one, or all, in the order of their rows."""
+        """Return the parts of the commits after ``since``, or all parts, in the order of their rows."""
 
     def commits(self, since: int) -> Iterator[Commit]:
-        """Yield those that have landed the parts: of the last runs, and all after a number."""
+        """Yield, in order, the commits that have landed parts: of the last runs, and all after ``since``."""
 
     def tables_of(self, part: Part) -> Iterator[pa.Table]:
-        """Yield the rows of a part."""
+        """Yield the rows of a part as Arrow tables."""
 
 
 def _hints(options: LoadOptions, by_row: bool, is_whole: bool) -> dict[str, Any]:
-    """Return how dlt's resource is written."""
+    """Return the hints that make dlt write a resource as the options say, see :meth:`NewParts.resource`."""
     match options.write_disposition:
         case "append" if by_row:
             merge = {"disposition": "merge", "deduplicated": True}
@@ -149,13 +149,13 @@ class NewParts:
     """The parts of a landing that a destination does not have yet.
 
     :param landed: the landing.
-    :param options: how they are written.
-    :param since: the number of a commit: only parts of later ones are loaded; 0 for all.
-    :param on_progress: called with the number of rows read so far, and the number of all rows.
-    :ivar parts: those of the last load.
-    :ivar skipped: how many of their rows have no key and were left out, by part.
-    :ivar gone: which keys are gone by now, unless they are kept.
-    :raises InvalidArgument: if the landing has no such column as one of the key.
+    :param options: how rows are written.
+    :param since: the number of a commit: only parts of later commits are loaded; 0 (default) for all parts.
+    :param on_progress: called with the number of rows read so far, and the number of rows to load.
+    :ivar parts: the parts of the last load.
+    :ivar skipped: the number of rows that were left out because they have no key, by the name of the part.
+    :ivar gone: the keys that are gone by now; None if gone keys are kept.
+    :raises InvalidArgument: if the landing lacks a column of the key.
     """
 
     def __init__(
@@ -181,14 +181,14 @@ class NewParts:
             key_columns("primary_key", key if len(key) > 1 else key[0], names)
 
     def resource(self, name: str, *, by_row: bool = False, is_whole: bool = False) -> DltResource:
-        """Return the resource of dlt that yields their rows as Arrow tables.
+        """Return a dlt resource that yields the rows of the parts as Arrow tables.
 
-        Its state remembers up to which commit they are loaded.
+        The state of the resource has the number of the last loaded commit.
 
-        :param name: of the resource and its table.
-        :param by_row: have ``append`` replace single rows rather than those of a part, for destinations that
-            merge by a primary key alone, such as Delta Lake.
-        :param is_whole: have ``append`` replace all rows of the landing.
+        :param name: the name of the resource and its table.
+        :param by_row: whether ``append`` replaces single rows rather than the rows of a part, for
+            destinations that can only merge by a primary key, such as Delta Lake; False by default.
+        :param is_whole: whether ``append`` replaces all rows of the landing; False by default.
         :raises ExtraMissing: if dlt or pyarrow is not installed.
         """
         for package in ("dlt", "pyarrow"):
@@ -207,9 +207,9 @@ class NewParts:
             is_scd2 = self._options.write_disposition == "scd2"
             columns = _Columns(name, destination, (*_ADDED, *(_PERIOD if is_scd2 else ())))
             self._has_nul = destination.sqlglot_dialect not in _LIKE_POSTGRESQL
-            # those of parts that were loaded before, too
+            # including the columns of parts that were loaded before
             columns.add(self._landed.table_columns)
-            # the parts of the last commits are the last ones
+            # the missing parts are the last parts of the landing
             first_row = manifest.rows - sum(part.rows for part in missing)
             done, total = 0, sum(part.rows for part in self.parts)
             self._on_progress(done, total)
@@ -232,13 +232,13 @@ class NewParts:
         return dlt.resource(tables, name=name, columns=self._column_hints(), **hints)
 
     def _column_hints(self) -> dict[str, Any]:
-        """Return what dlt cannot see in the values of columns: it treats each time as one with a zone."""
+        """Return hints that dlt cannot infer from values: it treats each time as one with a zone."""
         naive = {"data_type": "timestamp", "timezone": False}
         types = self._landed.column_types
         names = {*self._landed.table_columns} & types.keys()
         hints = {name: naive for name in names if types[name].type == "timestamp"}
         if self._options.write_disposition == "merge":
-            # the latest row of a key is that with the highest position
+            # the latest row of a key is the one with the highest position
             hints[ROW] = {"data_type": "bigint", "dedup_sort": "desc"}
         return {name: {"name": name, **hint} for name, hint in hints.items()}
 
@@ -248,10 +248,11 @@ class NewParts:
         return str((self._options.write_disposition, self._options.primary_key, self._options.on_gone))
 
     def loaded(self, state: dict[str, Any] | None) -> int:
-        """Return the number of the commit up to which the parts are loaded; 0 for none.
+        """Return the number of the last loaded commit; 0 if all parts are to be loaded.
 
-        :param state: what an earlier load has remembered.
-        :raises LoadRefused: if it was of another copy of this landing, and both have changed since.
+        :param state: the state that an earlier load has stored; None or empty for none.
+        :raises LoadRefused: if the earlier load was of another copy of this landing, and both copies have
+            changed since.
         """
         if self._options.write_disposition == "replace" or not state:
             return 0
@@ -263,15 +264,16 @@ class NewParts:
                 f"{place} is a copy of {state['place']}, and lacks {last_part}, which was loaded from the "
                 "latter: load the copy into another table"
             )
-        # the landing may have begun again, or an older version of a table put back
+        # the landing may have begun again, or an older version of its table may have been restored
         is_known = state["options"] == self._written and manifest.first_commit <= number <= manifest.commit
         return number if is_known else 0
 
     def _loaded_and_judged(self, state: dict[str, Any] | None) -> int:
         """Return the number of the commit after which parts are loaded, and decide which keys are gone.
 
-        What has become the last whole run, or is none any more, is loaded again: rows that were landed later,
-        and are older, may stand in the place of its rows.
+        If another run than in the last load is now the last whole run, parts are loaded again from its first
+        rows on; if no run is whole any more, all parts are. Otherwise, rows that were read earlier, but
+        landed later, could have replaced newer rows.
         """
         loaded = self.loaded(state)
         if self._options.on_gone == "keep":
@@ -304,17 +306,17 @@ class NewParts:
 
     @property
     def needed(self) -> set[str]:
-        """The columns without which a table has no rows of the landing, as this load writes them."""
+        """The columns that a table has if a load with these options has written rows of the landing to it."""
         return {LANDING, PART, *([GONE] if self._options.on_gone == "mark" else [])}
 
     def settle(self, client: Any, table: str) -> None:
-        """Delete or mark the rows of keys that are gone in a table that has rows of the landing."""
+        """Delete or mark the rows of gone keys in a table with rows of the landing, unless they are kept."""
         if self.gone is not None:
             mark = GONE if self._options.on_gone == "mark" else None
             self.gone.settle(client, table, self._name, (LANDING, PART), mark)
 
     def _missing(self, loaded: int) -> Sequence[Part]:
-        """Return the parts of the commits after one; for ``scd2`` all parts, if there are any of these."""
+        """Return the parts of the commits after ``loaded``; for ``scd2``, all parts if there are new ones."""
         missing = self._landed.parts(since=max(loaded, self._since))
         if self._options.write_disposition != "scd2" or not missing:
             return missing
@@ -329,7 +331,7 @@ class NewParts:
         """Yield the rows of a part.
 
         :param first_row: the position of the part's first row in the landing.
-        :param columns: those of the rows before.
+        :param columns: the columns of the table, to which those of the rows are added.
         """
         import pyarrow.compute as pc
 
@@ -340,7 +342,7 @@ class NewParts:
             lacking = lack_key(table, key)
             count = int(pc.sum(lacking).as_py() or 0)
             without += count
-            # what is wrong here is not loaded
+            # after a row without a key nothing is yielded, unless such rows are skipped: the load fails below
             if not without or self._options.on_missing_key == "skip":
                 columns.add(name for name in table.column_names if name != ROWS)
                 marked = self._marked(table, part, first_row)
@@ -361,12 +363,12 @@ class NewParts:
         self.skipped[part.name] = without
 
     def _held(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return a column as the warehouse holds it: with U+FFFD for each NUL of a text, if it has none."""
+        """Return a column as the warehouse can hold it, with U+FFFD for NUL in texts where it must be."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if pa.types.is_float32(column.type):
-            # in digits, as it goes into some warehouses, it would become another number of twice the bits
+            # some warehouses receive floats as digits, which they would read as another 64-bit number
             return column.cast(pa.float64())
         if self._has_nul or not pa.types.is_string(column.type):
             return column
@@ -379,7 +381,7 @@ class NewParts:
         columns = {name: self._held(table[name]) for name in table.column_names if name != ROWS}
         if self._options.write_disposition == "scd2":
             rows = (row for batch in table.to_batches() for row in batch.to_pylist())
-            # what a row holds, whatever columns other rows have
+            # only the row's own values, so that the digest does not depend on the columns of other rows
             held = (sorted((name, value) for name, value in row.items() if value is not None) for row in rows)
             digests = (hashlib.sha256(msgspec.json.encode(values)).hexdigest()[:32] for values in held)
             columns[ROW_VERSION] = pa.array(digests, pa.string())
@@ -395,11 +397,11 @@ class NewParts:
 
 
 class _Columns:
-    """The columns that a table gets of a landing, whose parts may have different ones.
+    """The columns that a table gets from a landing, whose parts may have different columns.
 
-    :param table: its name.
-    :param destination: what dlt knows of it.
-    :param added: those that loads add.
+    :param table: the name of the table.
+    :param destination: dlt's description of the warehouse.
+    :param added: the names of the columns that loads add.
     """
 
     def __init__(self, table: str, destination: DestinationCapabilitiesContext, added: Iterable[str]) -> None:
@@ -407,7 +409,7 @@ class _Columns:
         self._has_case = destination.has_case_sensitive_identifiers
         is_like_postgresql = destination.sqlglot_dialect in _LIKE_POSTGRESQL
         self._longest = destination.max_column_identifier_length if is_like_postgresql else None
-        # dlt ends a statement at each semicolon, and a name in the first line of CSV at each comma
+        # dlt splits statements at semicolons, and the names in the first line of CSV at commas
         self._not_held = {";"} | ({"\0"} if is_like_postgresql else set())
         if destination.sqlglot_dialect == "postgres":
             self._not_held.add(",")
@@ -418,8 +420,8 @@ class _Columns:
     def add(self, names: Iterable[str]) -> None:
         """Add columns.
 
-        :raises LoadRefused: if one would have no name, or two the same: dlt compares those of one piece of
-            data alone.
+        :raises LoadRefused: if a column would have no name in the table, or two columns the same name. dlt
+            would find this only within one Arrow table.
         """
         for name in names:
             column = _normalized(name) if name.strip() else ""
@@ -440,7 +442,7 @@ class _Columns:
         return name if self._has_case else name.lower()
 
     def _holds(self, name: str) -> bool:
-        """Return whether a column can be called so."""
+        """Return whether a column of the table can have this name."""
         is_short = self._longest is None or len(name.encode()) <= self._longest
         return is_short and self._not_held.isdisjoint(name) and name not in self._taken
 
@@ -456,10 +458,10 @@ class _Columns:
 
 
 def _normalized(name: str) -> str:
-    """Return a column's name in a table, as dlt makes it."""
+    """Return the name that dlt gives a column in a table."""
     import dlt
 
-    # not `normalize_identifier`: dlt takes two underscores for the end of a name within a name
+    # not `normalize_identifier`: in dlt, two underscores separate nested names
     return dlt.current.source_schema().naming.normalize_path(name)
 
 
@@ -485,17 +487,17 @@ def load(
     :param landed: the landing.
     :param options: how rows are written.
     :param table: see :func:`check_table`.
-    :param make_destination: gets further options of the destination, and returns it.
+    :param make_destination: called with further options of the destination; returns the destination.
     :param on_progress: called with the number of rows read so far, and the number of new rows.
-    :raises InvalidArgument: if the key is no column of the landing, the table was loaded in a way that does
-        not go with this one, a name is longer than those of the warehouse, or ``SCHEMA__NAMING`` in the
-        environment is unknown or would rename the table.
+    :raises InvalidArgument: if the landing lacks a column of the key, the table was loaded with a write
+        disposition that does not fit this one, a name is too long for the warehouse, or ``SCHEMA__NAMING`` in
+        the environment is unknown or would rename the table.
     :raises LoadFailed: if dlt or the warehouse fails; nothing of the load counts, and a retry repeats it.
-    :raises LoadRefused: if rows have no key, two columns get the same name or one none, the table has a
-        column of a type that does not hold the values, ``scd2`` needs a snapshot, which the parts are not, or
-        the landing is a copy of one that is loaded, and both have changed; nothing is loaded.
+    :raises LoadRefused: if rows have no key, a column would have no name or the name of another column, a
+        column of the table does not hold the values, the parts are not a snapshot although ``scd2`` needs
+        one, or the landing is a copy of a loaded landing, and both have changed; nothing is loaded.
     :raises ExtraMissing: if dlt, pyarrow or a package of the destination is not installed.
-    :raises LandingDamaged: and other errors of reading a landing.
+    :raises LandingDamaged: if parts differ from the manifest; other errors of reading a landing are possible.
     """
     dataset, name = check_table(table)
     require("dlt", "dlt", "a load by dlt")
@@ -504,16 +506,16 @@ def load(
             return _load(pipeline, landed, options, dataset, name, on_progress)
     except Exception as error:
         failure = _failure(error, table)
-    # with neither cause nor context, whose frames have the credentials
+    # raised outside the block, without cause and context: their frames have the credentials
     raise failure
 
 
 @contextlib.contextmanager
 def _own_settings() -> Iterator[None]:
-    """Have dlt use the settings of loads in the block, and no others, in all threads of the process.
+    """Make dlt use only the settings of loads in the block, in all threads of the process.
 
-    By itself dlt looks for each setting in the environment, in ``.dlt`` of the working directory and in
-    Airflow Variables. What it finds there may lead to another dataset, with other credentials.
+    By default, dlt looks for each setting in the environment, in ``.dlt`` of the working directory and in
+    Airflow Variables. Settings from there could direct the load to another dataset, with other credentials.
     """
     from dlt.common.configuration.container import Container
 
@@ -532,12 +534,12 @@ def _own_settings() -> Iterator[None]:
 
 
 def _settings() -> dict[str, Any]:
-    """Return dlt's settings in loads. Two of them come from the environment."""
+    """Return dlt's settings for loads; two of them are read from the environment."""
     is_tracked = os.environ.get("RUNTIME__DLTHUB_TELEMETRY", "").lower() == "true"
     naming = os.environ.get("SCHEMA__NAMING")
     return {
         "schema": {"naming": naming} if naming else {},
-        # signals are Airflow's
+        # Airflow handles signals
         "runtime": {"dlthub_telemetry": is_tracked, "intercept_signals": False},
         # a trace would write an id of this machine for telemetry
         "enable_runtime_trace": is_tracked,
@@ -547,7 +549,8 @@ def _settings() -> dict[str, Any]:
 def dlt_context(settings: Mapping[str, Any], *, and_found: bool = False) -> PluggableRunContext:
     """Return the context from which dlt gets its settings, without Airflow's Variables.
 
-    :param and_found: whether dlt also looks for those that are missing, in the environment and in ``.dlt``.
+    :param and_found: whether dlt also looks for missing settings in the environment and in ``.dlt``; False by
+        default.
     """
     from dlt.common.configuration.providers import CustomLoaderDocProvider
     from dlt.common.configuration.specs import PluggableRunContext
@@ -556,7 +559,7 @@ def dlt_context(settings: Mapping[str, Any], *, and_found: bool = False) -> Plug
     values = {**settings, "providers": {"enable_airflow_secrets": False}}
 
     class Context(RunContext):
-        #: The folder of a DuckDB file with a relative path, which DLT_LOCAL_DIR would choose.
+        #: The folder of a DuckDB file with a relative path; otherwise, DLT_LOCAL_DIR would choose it.
         local_dir = "."
 
         def initial_providers(self) -> list[ConfigProvider]:
@@ -570,14 +573,14 @@ def dlt_context(settings: Mapping[str, Any], *, and_found: bool = False) -> Plug
 def _pipeline(
     landed: LandingSource, dataset: str, table: str, make_destination: Callable[..., Any]
 ) -> Iterator[Pipeline]:
-    """Provide a pipeline with the state that the destination has, and no other."""
+    """Provide a pipeline with the state that is stored at the destination, and no local state."""
     digest = pipeline_digest(landed, f"{dataset}.{table}")
     folder = TemporaryFolder("load")
     with contextlib.closing(folder), _own_settings():
         import dlt
         from dlt.common.pipeline import current_pipeline
 
-        # loads of several landings into one table may run at once
+        # loads of several landings into one table may run at once, so each has a staging dataset of its own
         staging = f"%s_staging_{digest[:8]}"
         destination = make_destination(
             staging_dataset_name_layout=staging, replace_strategy="insert-from-staging"
@@ -594,7 +597,7 @@ def _pipeline(
             longest = client.capabilities.max_identifier_length
             for name, used in ((dataset, staging % dataset), (table, table)):
                 if (excess := len(used) - longest) > 0:
-                    # it would be cut off
+                    # the name would be shortened
                     rule = f"in this warehouse {name} can have {len(name) - excess} characters"
                     raise InvalidArgument("table", f"{dataset}.{table}", rule)
             with _exclusive_load(client, digest):
@@ -608,20 +611,21 @@ def _pipeline(
 
 @contextlib.contextmanager
 def _exclusive_load(client: Any, digest: str) -> Iterator[None]:
-    """Keep out other loads of the landing into the table during the block, where the warehouse can.
+    """Keep out other loads of the landing into the table during the block, if the warehouse has such locks.
 
-    :param digest: of landing and table.
-    :raises LoadFailed: if another one is under way.
+    :param digest: the digest of landing and table.
+    :raises LoadFailed: if another load of the landing into the table is under way.
     """
     warehouse = client.capabilities.sqlglot_dialect
     if warehouse not in ("duckdb", "postgres"):
         yield
         return
-    # a file of DuckDB is for one process at a time, as long as this connection is open
+    # a DuckDB file can be open in one process at a time: here, as long as this connection is open
     with client:
         if warehouse == "postgres":
             key, execute = int(digest, 16) - 2**63, client.sql_client.execute_sql
-            # of a transaction, which ends with the connection: a pooler may give each one another session
+            # the lock is held by a transaction, which ends with the connection, and not by the session: a
+            # connection pooler may run each transaction in another session
             execute("begin")
             execute(_WITHOUT_TIMEOUTS)
             ((is_alone,),) = execute("select pg_try_advisory_xact_lock(%s)", key)
@@ -647,7 +651,7 @@ def _load(
         way = "with" if ROW_VERSION in columns else "without"
         rule = f"{table} was loaded {way} write_disposition='scd2': choose another table, or drop this one"
         raise InvalidArgument("write_disposition", disposition, rule)
-    # what earlier loads of this landing have remembered
+    # the state that earlier loads of this landing have stored
     state: Any = pipeline.state
     log_id = landed.manifest.log_id
     for key in ("sources", pipeline.default_schema_name, "resources", table, "landings", log_id):
@@ -656,7 +660,7 @@ def _load(
     resource = new.resource(table, is_whole=not new.loaded(state))
     if columns:
         resource.add_map(lambda rows: _held_by(columns, rows, client, f"{dataset}.{table}"))
-    # nothing is changed before all that is new has been read
+    # all new rows are read before anything is changed
     pipeline.extract(resource, refresh=_refresh(pipeline, table, columns))
     extracted: Any = pipeline.destination_client()
     written_table = extracted.schema.naming.normalize_tables_path(table)
@@ -666,7 +670,7 @@ def _load(
         raise InvalidArgument("table", f"{dataset}.{table}", rule)
     if new.parts or disposition == "replace":
         pipeline.normalize()
-        # of a load that has failed, perhaps of values of other types
+        # a failed load may have left a staging dataset, perhaps with columns of other types
         _drop_staging(pipeline)
         pipeline.load().raise_on_failed_jobs()
         _drop_staging(pipeline)
@@ -677,9 +681,9 @@ def _load(
 
 
 def _require_privilege(client: Any) -> None:
-    """Refuse a role without a right that each load needs, before a table is made.
+    """Refuse a role without a privilege that each load needs, before a table is created.
 
-    :raises LoadFailed: if it may not create schemas.
+    :raises LoadFailed: if the role may not create schemas.
     """
     if client.capabilities.sqlglot_dialect not in _LIKE_POSTGRESQL:
         return
@@ -701,16 +705,17 @@ def _drop_staging(pipeline: Pipeline) -> None:
 
 
 def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: str) -> pa.Table:
-    """Return rows that a table holds as they are.
+    """Return the rows, after a check that the table holds them unchanged.
 
-    :param columns: those of the table, by their names in small letters.
-    :raises LoadRefused: if a column does not hold a value.
+    :param columns: the columns of the table, by their names in lower case.
+    :raises LoadRefused: if a column does not hold a value, or its name differs from the table's in letter
+        case alone.
     """
     warehouse = client.capabilities
     for field in rows.schema:
         name = _normalized(field.name)
         column = columns.get(name.lower())
-        # some warehouses have all names in capital letters
+        # some warehouses store all names in upper case
         spellings = {name, warehouse.casefold_identifier(name)}
         if column and warehouse.has_case_sensitive_identifiers and column["name"] not in spellings:
             raise LoadRefused(
@@ -726,17 +731,16 @@ def _held_by(columns: Mapping[str, Column], rows: pa.Table, client: Any, table: 
 
 
 def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Literal["drop_resources"] | None:
-    """Return how to make dlt forget a table that was dropped.
+    """Return the ``refresh`` that makes dlt forget a dropped table; None if the table exists or is unknown.
 
-    It also forgets what an earlier write disposition has left in its schema, and would otherwise follow
-    again.
+    The hints that earlier loads have left in dlt's schema are removed, too: dlt would follow them again.
     """
     tables: Mapping[str, Any] = pipeline.default_schema.tables if pipeline.schema_names else {}
     if table not in tables:
         return None
     table_columns = tables[table]["columns"]
     for name in [name for name in table_columns if columns and name.lower() not in columns]:
-        # of a table in the place of which there is another one
+        # a column of an earlier table that another one has replaced
         del table_columns[name]
     for column in table_columns.values():
         for hint in _COLUMN_HINTS:
@@ -745,7 +749,7 @@ def _refresh(pipeline: Pipeline, table: str, columns: Collection[str]) -> Litera
 
 
 def _failure(error: Exception, table: str) -> BaseException:
-    """Return the error to raise for one of dlt's."""
+    """Return the error to raise for an error of a load."""
     from dlt.common.exceptions import MissingDependencyException
     from dlt.common.normalizers.naming.exceptions import UnknownNamingModule
 
@@ -762,7 +766,7 @@ def _failure(error: Exception, table: str) -> BaseException:
     last = causes[-1]
     text = _USERS.sub("://***@", " ".join(str(last).split()))[:_LONGEST_REASON]
     reason = f"{type(last).__name__}: {text}" if text else repr(last)
-    # PEP 249's names in each warehouse's package: the values are wrong, and stay so
+    # all packages of warehouses name these errors as PEP 249 does: a retry would have the same wrong values
     kinds = {base.__name__ for base in type(last).__mro__}
     if "DataError" in kinds or ("IntegrityError" in kinds and _RULE.search(text)):
         return LoadRefused(

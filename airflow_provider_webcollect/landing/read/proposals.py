@@ -1,7 +1,7 @@
-"""Types that the texts of a landing's columns may be given: those that all of them fit, in one reading.
+"""Proposing types for the columns of a landing: types that the texts fit in exactly one reading.
 
-Texts are read once. Each declaration that may fit is tried on each part, and forgotten once too few of its
-texts fit, so memory does not grow with the rows.
+Texts are read once. Each type that may fit is tried on all texts, and dropped once too few texts fit it.
+Memory does not grow with the rows.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ _NAMED_DAYS = ("%d. %b %Y", "%d %b %Y", "%b %d, %Y", "%d de %b de %Y", "%d-%b-%Y
 _CLOCKS = (" %H:%M", " %H:%M:%S", ", %H:%M", " %I:%M %p")
 _CURRENCIES = "AED|AUD|CAD|CHF|CNY|CZK|DKK|EUR|GBP|HUF|INR|JPY|NOK|PLN|RON|SEK|USD|Fr|kr|zł|Kč|Ft|lei"
 _OTHER = r"[^\p{L}\p{Sc}]*"
-#: An amount of money: a number and one currency, perhaps after a word for `from`. Other words, such as a word
-#: for millions, would be dropped.
+#: An amount of money: a number and one currency, perhaps after a word for `from`. Texts with other words, for
+#: example one for millions, do not match, since the words would be dropped.
 _MONEY = rf"^((?i:ab|from|desde|dès|od|vanaf)\s+)?{_OTHER}(({_CURRENCIES})\.?|[A-Z]{{0,2}}\p{{Sc}}){_OTHER}$"
-#: A number with zeros in front, or with a plus sign, is a code or a telephone number. Zeros behind a mark or
-#: a blank may begin a group of thousands.
+#: A number with leading zeros or a plus sign, which is a code or a telephone number. Zeros after a separator
+#: or a blank may begin a group of thousands.
 _CODE = r"(^\s*|[^\p{Nd}\s\p{Z}.,'\x{2019}][\s\p{Z}]*)[0\x{ff10}\x{0660}\x{06f0}]\p{Nd}|^\s*[+]"
 _UNIT = r"^[-+]?[0-9][0-9., ]*(?P<unit>\s*[^0-9\s\p{Z}.,'+-][^0-9]*)$"
-#: Letters behind a number that change it, or make it something else than an amount.
+#: Words after a number that are not units: they multiply the number, or make it a time.
 _NO_UNITS = {"am", "pm", "mio", "mln", "mrd", "tsd", "tys", "bn"}
-#: Texts with an exponent may be ids, unless they have a fraction.
+#: Texts with an exponent may be ids, unless they have a fraction or a negative exponent.
 _EXACT, _FLOAT = "^[^eE]*$", "^[^eE]*$|[.]|[eE]-"
-#: Days with two digits for the year have two for all parts: others may be versions.
+#: A date with a year of two digits must have two digits in all parts: other texts may be versions.
 _SHORT = r"^\s*[0-9]{2}[-./][0-9]{2}[-./][0-9]{2}"
-#: Digits of a proposed decimal, and the decimals with which numbers are tried.
+#: Minimum precision of a proposed decimal, and the type with which numbers are tried.
 _DIGITS, _TRIED = 18, "decimal(38,9)"
-#: After this number of texts, a type is forgotten if less than this share of them fits.
+#: From this number of texts on, a type is dropped if less than this share of them fits.
 _MANY, _LEAST = 1000, 0.5
 _SHOWN = 3
-#: Texts of a column that say which languages and times are tried.
+#: Number of texts at the beginning of a column that decide which languages and times are tried.
 _FIRST = 50
 
 
 def propose(tables: Iterable[pa.Table], share: float, is_sanitized: bool = False) -> list[ProposedType]:
-    """Return what the texts of each column may mean.
+    """Return the proposed types of the columns of texts.
 
-    :param tables: of texts; columns of other types are left out.
-    :param share: the least share of the texts that must fit.
-    :param is_sanitized: whether they are of CSV that was written with ``sanitize_formulas``.
+    :param tables: the rows; columns that are not strings are left out.
+    :param share: the minimum share of the texts that must fit, 0 to 1.
+    :param is_sanitized: whether the texts are from CSV that was written with ``sanitize_formulas``; False by
+        default.
     """
     columns: dict[str, _Texts] = {}
     for table in tables:
@@ -71,7 +72,7 @@ def propose(tables: Iterable[pa.Table], share: float, is_sanitized: bool = False
 
 
 class _Candidate:
-    """A type, and how many texts fit it."""
+    """A type that is tried, and the number of texts that fit it."""
 
     def __init__(self, kind: ColumnType, needed: str, may_be_text: bool) -> None:
         self.kind, self._needed, self.may_be_text = kind, needed, may_be_text
@@ -153,9 +154,9 @@ class _Texts:
 
 
 def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
-    """Yield the types that are tried, the narrower ones first.
+    """Yield the types to try, the narrower ones first.
 
-    :param texts: the first ones of a column.
+    :param texts: the first texts of a column.
     """
     for words in _WORDS:
         true, false = words.split()
@@ -164,7 +165,7 @@ def _candidates(texts: pa.Array) -> Iterator[_Candidate]:
     units = pc.unique(pc.struct_field(pc.extract_regex(texts, _UNIT), "unit")).to_pylist()
     if len(units) == 1 and (unit := units[0]) is not None:
         word = unit.strip()
-        # a letter that follows at once may be one of a thousand, or part of a code
+        # a single letter right after a number may mean thousands, or be part of a code
         if word.lower().rstrip(".") not in _NO_UNITS and (len(unit) > 1 or not unit.isalpha()):
             around.append(({"unit": word}, ""))
     lengths = pc.min_max(pc.utf8_length(texts))

@@ -1,7 +1,7 @@
 """Checking that the columns of a warehouse's table hold the values of a landing unchanged.
 
-A warehouse converts what it is given to the type that a column has, most often without an error: it rounds,
-cuts off, pads, or reads a time without a zone in the session's zone.
+A warehouse converts values to the type of their column, usually without an error: it rounds, truncates or
+pads them, or reads a time without a zone in the session's zone.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: A column of a table as dlt describes it: ``data_type``, ``nullable`` and, for some types, ``precision``,
-#: ``scale`` and ``timezone``; and ``db_type``, the warehouse's own name, and ``length``, that of the longest
-#: text.
+#: ``scale`` and ``timezone``. Also ``db_type``, the warehouse's own name of the type, and ``length``, the
+#: maximum length of a text.
 Column = Mapping[str, Any]
 
-#: Types of texts, in several warehouses. dlt treats each type that it does not know as text.
+#: The text types of several warehouses. dlt also treats each type that it does not know as text.
 _TEXT = re.compile(r"(?:\w+\()*(?:character varying|string|text|varchar)(?:\(\w+\))?\)*", re.IGNORECASE)
-#: Warehouses where a timestamp may have fewer digits, and a text a longest length: dlt asks for neither.
+#: Warehouses where a timestamp may have a lower precision, and a text a maximum length; dlt reads neither.
 _WITH_SIZES = ("postgres", "redshift", "snowflake")
 _SIZES = """
     select column_name, datetime_precision, character_maximum_length from information_schema.columns
@@ -29,16 +29,16 @@ _SIZES = """
 """
 _MICROSECONDS = 6
 _LARGEST_SCALE = 1000
-#: Types of whole numbers that do not hold all, in several warehouses.
+#: The bits of integer types of several warehouses that hold less than 64 bits.
 _BITS = {"TINYINT": 8, "INT8": 8, "SMALLINT": 16, "INT16": 16, "INTEGER": 32, "INT": 32, "INT32": 32}
-#: Characters of a value that an error shows.
+#: Maximum number of characters of a value that an error shows.
 _SHOWN_CHARACTERS = 100
 
 
 def table_columns(client: Any, dataset: str, table: str) -> Mapping[str, Column]:
-    """Return the columns of a table, by their names in small letters; none if there is no such table.
+    """Return the columns of a table, by their names in lower case; none if the table does not exist.
 
-    :param client: dlt's of the warehouse, connected.
+    :param client: dlt's client for the warehouse, connected.
     """
     described = client.type_mapper.from_destination_type
     client.type_mapper.from_destination_type = lambda name, *sizes: {
@@ -53,15 +53,15 @@ def table_columns(client: Any, dataset: str, table: str) -> Mapping[str, Column]
             by_name[name.lower()] |= {size: value for size, value in sizes.items() if value is not None}
     for column in by_name.values():
         if column.get("scale", 0) > _LARGEST_SCALE:
-            # PostgreSQL shows the eleven bits of a negative one
+            # PostgreSQL shows a negative scale as its eleven bits
             column["scale"] -= 2**11
     return by_name
 
 
 def misfit(client: Any, column: Column, values: pa.ChunkedArray) -> str | None:
-    """Return why a column does not hold some values as they are; None if it does.
+    """Return why a column does not hold some values unchanged; None if it holds all of them.
 
-    :param client: dlt's of the warehouse.
+    :param client: dlt's client for the warehouse.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -85,7 +85,10 @@ def misfit(client: Any, column: Column, values: pa.ChunkedArray) -> str | None:
 
 
 def _limits(column: Column, kind: pa.DataType) -> tuple[Any, Any] | None:
-    """Return the least and the greatest number that a column takes; None if it takes all of a type."""
+    """Return the least and the greatest number that a column holds; None if it holds all of the type.
+
+    :param kind: the type of the values.
+    """
     import pyarrow as pa
 
     if pa.types.is_decimal(kind):
@@ -105,7 +108,11 @@ def _limits(column: Column, kind: pa.DataType) -> tuple[Any, Any] | None:
 
 
 def _holds(client: Any, held: Column, given: Column) -> bool:
-    """Return whether a column holds all values as they are, but for single ones."""
+    """Return whether a column's type holds values unchanged; single values may still be too large for it.
+
+    :param held: the column of the table.
+    :param given: the column of the values.
+    """
     match held["data_type"], given["data_type"]:
         case "text", _:
             return _TEXT.fullmatch(held["db_type"]) is not None
@@ -122,7 +129,7 @@ def _holds(client: Any, held: Column, given: Column) -> bool:
 
 
 def _without_sizes(name: str) -> str:
-    """Return a type's name without precision, and without ClickHouse's mark of those that hold null."""
+    """Return a type's name in upper case, without its sizes and without ClickHouse's ``Nullable``."""
     return re.sub(r"\s*\(.*\)", "", re.sub(r"Nullable\((.*)\)", r"\1", name)).upper()
 
 

@@ -1,4 +1,4 @@
-"""Files of a landing on any filesystem: visible only when complete, and created only if they are absent."""
+"""The files of a landing on any filesystem: visible only when complete, created only if absent."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NO_CREDENTIALS = {
     "NoCredentialsError",
     "PartialCredentialsError",
 }
-#: Codes of S3 for credentials that were valid; Google and Azure answer 401 for them.
+#: S3's codes for credentials that are no longer valid; Google and Azure answer 401.
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "RequestTimeTooSkewed", "TokenRefreshRequired"}
-#: What Azure says of a shared access signature that has expired.
+#: Azure's message for a shared access signature that has expired.
 _EXPIRED_SIGNATURE = "Signature not valid in the specified time frame"
 _NO_SPACE = {errno.EDQUOT, errno.ENOSPC}
-#: The errors of a path that leads nowhere.
+#: The errors of a path that is a loop of links, or has a file where a folder must be.
 _NO_PATH = {errno.ELOOP, errno.ENOTDIR}
-#: The errors of file systems without links (FAT, SMB, some mounts of NFS and of object stores).
+#: The errors of file systems without hard links (FAT, SMB, some mounts of NFS and of object stores).
 _NO_LINKS = {
     errno.EACCES,
     errno.EINVAL,
@@ -55,22 +55,22 @@ _NO_SYNC = {errno.EINVAL, errno.ENOTSUP}
 
 
 class Exists(Exception):
-    """The file that was to be created is there: another process has created it."""
+    """The file to create exists already: another process may have created it."""
 
 
 class BucketNotFound(Exception):
-    """The bucket is absent, found by an operation that gets no such error from the storage."""
+    """The bucket is absent, although the error of the storage does not say so."""
 
 
 class ErrorResponse(NamedTuple):
-    """A storage's error response, as far as its client shows it; otherwise 0 and an empty string."""
+    """A storage's error response; 0 and an empty string if the client does not show it."""
 
     status: int
     code: str
 
 
 def response_in(error: BaseException) -> ErrorResponse:
-    """Return the response in an error of s3fs, adlfs or gcsfs, or in one of the error's causes."""
+    """Return the response in an error of s3fs, adlfs or gcsfs, or in one of its causes."""
     for cause in causes_of(error):
         match vars(cause):
             case {"response": {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": int(status)}}}:
@@ -83,7 +83,7 @@ def response_in(error: BaseException) -> ErrorResponse:
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error, and what it was raised from."""
+    """Yield an error, and the errors that it was raised from."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause
@@ -92,7 +92,7 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 
 @contextlib.contextmanager
 def storage_errors(fs: AbstractFileSystem, path: str) -> Iterator[None]:
-    """Convert a filesystem's errors in the block into ones that name the path and what to do.
+    """Convert a filesystem's errors in the block into errors that name the path and say what to do.
 
     :raises StorageError: if the storage cannot be read or written.
     """
@@ -105,7 +105,7 @@ def storage_errors(fs: AbstractFileSystem, path: str) -> Iterator[None]:
 
 
 def raise_unless_absent(error: OSError) -> None:
-    """Raise the error of a listing, unless a folder is absent: files may come and go during the listing."""
+    """Raise the error of a listing, unless a folder is absent: it may be deleted during the listing."""
     if not isinstance(error, FileNotFoundError):
         raise error
 
@@ -128,7 +128,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
     if number in _NO_SPACE:
         return StorageError(f"No space is left to write {where}; free some, and try again. ({text})")
     if number == errno.ENAMETOOLONG or response.code == "KeyTooLongError":
-        # a disk limits each name, as a rule to 255 bytes, and a store the path, to 1,024
+        # a disk limits each name, usually to 255 bytes, and an object store the path, usually to 1,024
         longest = max(len(name.encode()) for name in path.split("/"))
         return StorageError(
             f"The storage does not take the path {where}, of {len(path.encode())} bytes, {longest} of them "
@@ -162,7 +162,7 @@ def _explained(fs: AbstractFileSystem, path: str, error: Exception) -> StorageEr
 
 
 def have_expired(error: Exception) -> bool:
-    """Return whether credentials are refused that may have been valid before: a retry may get new ones."""
+    """Return whether an error refuses credentials that may have expired: a retry may get new ones."""
     response = response_in(error)
     return (
         response.status == HTTPStatus.UNAUTHORIZED
@@ -180,15 +180,15 @@ def _anonymous(fs: Any) -> bool:
 class Storage:
     """The operations on files by their full path, on any filesystem of fsspec; they raise its errors.
 
-    It checks whether a file is there, and then creates it. A write by another process in between is not
-    noticed, which the log says once.
+    To create a file, this class checks that it is absent, and then writes it. It does not notice a write by
+    another process in between; a warning in the log says so once.
 
     :param fs: the filesystem.
     """
 
-    #: Filesystems for which this was logged.
+    #: The class names of the filesystems for which this warning was logged.
     warned: ClassVar[set[str]] = set()
-    #: With what a small file is read.
+    #: Arguments for the filesystem when it reads a small file.
     _reading: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, fs: AbstractFileSystem) -> None:
@@ -207,9 +207,9 @@ class Storage:
         return content
 
     def create(self, path: str, content: bytes) -> None:
-        """Write a small file that is absent.
+        """Write a small file if it is absent.
 
-        :raises Exists: if it is there; nothing was written then.
+        :raises Exists: if the file exists; nothing is written then.
         """
         self._warn()
         if self.read(path) is not None:
@@ -217,13 +217,17 @@ class Storage:
         self.write(path, content)
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a small file, whether it is there or not; readers see the whole old or new content."""
+        """Write a small file, or replace it.
+
+        Readers see the whole old or new content, except on filesystems such as SFTP, which do not replace
+        files whole.
+        """
         # on some filesystems, writing a file does not create its folder
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, content)
 
     def files(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files in the folder and its subfolders by path; empty if it is absent."""
+        """Return the bytes of all files in a folder and its subfolders, by path; empty if it is absent."""
         self.fs.invalidate_cache()
         entries = self._found(folder)
         # some stores list the folder itself, or list folders as files
@@ -234,7 +238,7 @@ class Storage:
         }
 
     def _found(self, folder: str) -> dict[str, dict[str, Any]]:
-        # the usual `find` omits what it fails to list
+        # the `find` of fsspec omits folders that it fails to list
         walked = self.fs.walk(folder, detail=True, on_error=raise_unless_absent)
         return {f"{parent}/{name}": entry for parent, _, files in walked for name, entry in files.items()}
 
@@ -244,18 +248,21 @@ class Storage:
         return uploading(self.fs, path)
 
     def open(self, path: str, ahead: int | None = None) -> BinaryIO:
-        """Open a file for reading, a store's some bytes ahead."""
+        """Open a file for reading.
+
+        :param ahead: number of bytes to read ahead from an object store; None for the filesystem's default.
+        """
         # the listing cache could hide what other processes have written
         self.fs.invalidate_cache()
         file: BinaryIO = self.fs.open(path, "rb", block_size=ahead)
         return file
 
     def is_linked(self, path: str) -> bool:
-        """Return whether a link is in a path below the folder of a landing, whose own path has none."""
+        """Return whether a path has a symbolic link; the path of a landing's folder itself has none."""
         return False
 
     def delete(self, path: str) -> None:
-        """Remove a file; an absent file is no error."""
+        """Delete a file; an absent file is no error."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
@@ -285,9 +292,9 @@ def uploading(fs: AbstractFileSystem, path: str) -> Iterator[Any]:
 
 
 class _Blocks:
-    """Passes on what is written so that each request has one size: some stores refuse others, such as R2.
+    """Passes on written bytes so that all requests have one size, as some stores require, such as R2.
 
-    :param file: of fsspec, which sends what it holds as soon as that is a block or more.
+    :param file: a file of fsspec, which sends its buffer as soon as it holds a block or more.
     """
 
     def __init__(self, file: Any) -> None:
@@ -303,7 +310,7 @@ class _Blocks:
 
 
 class Memory(Storage):
-    """The files of this process; a lock makes looking and writing atomic."""
+    """Files in the memory of this process; a lock makes checking and writing atomic."""
 
     _lock = threading.Lock()
 
@@ -320,7 +327,7 @@ class Memory(Storage):
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        # a file is visible from its first byte
+        # this filesystem would show a file from its first byte
         buffer = io.BytesIO()
         yield buffer
         self.fs.pipe_file(path, buffer.getvalue())
@@ -329,7 +336,7 @@ class Memory(Storage):
 class Disk(Storage):
     """Files on a local or mounted disk.
 
-    A rename makes them visible, and a link creates those that are absent.
+    A rename makes a complete file visible. A hard link creates a file only if it is absent.
     """
 
     def read(self, path: str) -> bytes | None:
@@ -349,9 +356,9 @@ class Disk(Storage):
     def files(self, folder: str) -> dict[str, int]:
         sizes = {}
         for parent, folders, names in os.walk(folder, onerror=raise_unless_absent, followlinks=True):
-            # the folder of a partition may be a link to another disk; one that leads up would have no end
+            # the folder of a partition may be a link to another disk; a link upwards would have no end
             folders[:] = [name for name in folders if not _leads_up(Path(parent, name))]
-            # joined as strings, so that all paths begin with the given folder, however it is written
+            # joined as strings, so that all paths begin with the folder exactly as given
             for file in (f"{parent}/{name}" for name in names):
                 with contextlib.suppress(FileNotFoundError):
                     sizes[file] = os.lstat(file).st_size
@@ -373,7 +380,10 @@ class Disk(Storage):
 
 @contextlib.contextmanager
 def _published(target: Path, publish: Callable[[Path, Path], object]) -> Iterator[Any]:
-    """Provide a hidden file beside ``target``, which is published there after it is synced to the disk."""
+    """Provide a hidden file next to ``target``, to be published there after a sync to the disk.
+
+    :param publish: gives the hidden file the name of the target.
+    """
     _make_folder(target.parent)
     hidden = target.with_name(f".tmp-{target.name}-{secrets.token_hex(4)}")
     file = hidden.open("wb")
@@ -390,18 +400,18 @@ def _published(target: Path, publish: Callable[[Path, Path], object]) -> Iterato
 
 
 def _leads_up(folder: Path) -> bool:
-    """Return whether a folder is a link to one that it is in."""
+    """Return whether a folder is a link to one of the folders above it."""
     return folder.is_symlink() and any(above.samefile(folder) for above in folder.parents)
 
 
 def _link(hidden: Path, target: Path) -> None:
-    """Give a file its name, unless that is taken.
+    """Give a hidden file its name, unless the name is taken.
 
-    :raises Exists: if it is.
+    :raises Exists: if the name is taken.
     """
     try:
         try:
-            # refused, on NFS too, if the name is taken
+            # fails if the name is taken, also on NFS
             os.link(hidden, target)
         except OSError as error:
             if error.errno not in _NO_LINKS:
@@ -411,7 +421,7 @@ def _link(hidden: Path, target: Path) -> None:
                     file.write(hidden.read_bytes())
                     os.fsync(file.fileno())
                 except BaseException as failure:
-                    # such as a full disk: what is torn would stop everybody
+                    # such as a full disk: a torn commit would stop every landing here
                     drop(failure, target.unlink)
                     raise
     except FileExistsError as error:
@@ -427,16 +437,16 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(exist_ok=True)
     except FileExistsError as error:
-        # a file, which a retry would meet again
+        # a file has this name, also for a retry: this error is permanent
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from error
     except FileNotFoundError as error:
-        # its parent is there, and takes none, such as /proc
+        # the parent exists but does not allow new folders, such as /proc
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder)) from error
     _sync_folder(folder.parent)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync the names in a folder to the disk, where its file system can do that."""
+    """Sync the names in a folder to the disk, if the file system can do that."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The log of commits of a landing in its folder: read, added to, and shown to readers as a manifest."""
+"""The commit log of a landing: reads it, appends commits, and publishes the state in the manifest."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: How often a commit is tried again because another landing has committed meanwhile.
+#: Maximum number of tries to commit, if other landings commit meanwhile.
 TRIES = 10
-#: The most commits that are read at a time.
+#: Maximum number of commits that are read at a time.
 _AT_ONCE = 16
 
 
 class Conflict(Exception):
-    """Another landing has made a commit of this number: the log must be read again."""
+    """Another landing has made the commit with this number: the log must be read again."""
 
 
 @contextlib.contextmanager
 def unless_beaten(folder: Folder) -> Iterator[None]:
-    """Read the log and commit in the block; it ends early if another landing has committed before it.
+    """Suppress the :class:`Conflict` of a block that reads the log and commits, so that it can be repeated.
 
-    It is tried :data:`TRIES` times, and then :func:`contended` is raised.
+    The caller repeats the block up to :data:`TRIES` times, and then raises the error of :func:`contended`.
     """
     try:
         yield
@@ -68,25 +68,25 @@ def unless_beaten(folder: Folder) -> Iterator[None]:
 
 
 def contended(folder: Folder) -> LogContended:
-    """Return the error for a commit that other landings keep making first."""
+    """Return the error for a landing that cannot commit because others keep committing first."""
     return LogContended(f"other landings keep committing to {folder.url}; try again")
 
 
 class CommitLog:
     """The commits of a landing.
 
-    :param folder: of the landing.
+    :param folder: the folder of the landing.
     """
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
-        #: The number of the last commit in the manifest, as far as it is known.
+        #: The number of the last commit in the manifest, as far as this object knows; 0 for no manifest.
         self._published = 0
 
     def read(self) -> Manifest | None:
-        """Return what has landed; None if nothing has.
+        """Return the state of the landing; None if nothing has landed.
 
-        :raises DestinationUnreadable: if a commit cannot be read, is missing, or contradicts those before it.
+        :raises DestinationUnreadable: if a commit cannot be read, is missing, or contradicts earlier ones.
         """
         state = self.checkpoint()
         if state is None:
@@ -95,9 +95,9 @@ class CommitLog:
         return self.newer(state)
 
     def checkpoint(self) -> Manifest | None:
-        """Return what the manifest says that has landed, maybe not yet all; None if there is none.
+        """Return the manifest, which may lack the latest commits; None if it is absent or torn.
 
-        :raises DestinationUnreadable: if it cannot be read.
+        :raises DestinationUnreadable: if the manifest cannot be read.
         """
         content = self._folder.read(MANIFEST)
         if content is None:
@@ -110,9 +110,9 @@ class CommitLog:
         return manifest
 
     def newer(self, state: Manifest | None) -> Manifest | None:
-        """Return what has landed by now.
+        """Return the current state of the landing.
 
-        :param state: an earlier state.
+        :param state: an earlier state, after which the log is read; None to read all of it.
         """
         after = 0 if state is None else state.commit
         size = 1
@@ -125,15 +125,15 @@ class CommitLog:
             size = min(2 * size, _AT_ONCE)
 
     def up_to(self, version: int, state: Manifest | None) -> Manifest | None:
-        """Return what had landed when a table had the rows of a commit, and none of later ones.
+        """Return the state whose rows a table has, from the number of the last commit in the table.
 
-        Commits after it count that have changed no rows.
+        Later commits are included as long as they change no rows.
 
-        :param version: the number of the commit; 0 for none.
-        :param state: an earlier state, as a rule.
+        :param version: the number of that commit; 0 for none.
+        :param state: a known state, usually an earlier one; None for no state.
         """
         if state is not None and state.rows_commit > version:
-            # others have put back an older version of the table
+            # somebody has restored an older version of the table
             state = None
         number = 0 if state is None else state.commit
         if number < version:
@@ -143,10 +143,10 @@ class CommitLog:
         return state
 
     def commits(self, numbers: Sequence[int]) -> Iterator[Commit]:
-        """Yield commits that are there.
+        """Yield the commits with these numbers.
 
-        :param numbers: of these commits, in this order.
-        :raises DestinationUnreadable: if one cannot be read, or is missing.
+        :param numbers: the numbers, in the order in which the commits are yielded.
+        :raises DestinationUnreadable: if a commit cannot be read, or is missing.
         """
         for begin in range(0, len(numbers), _AT_ONCE):
             wanted = numbers[begin : begin + _AT_ONCE]
@@ -156,15 +156,15 @@ class CommitLog:
             yield from commits
 
     def table_format(self) -> str | None:
-        """Return the format of the table that the landing is, or will be; None for a folder."""
+        """Return the table format that the landing has, or will have; None for a folder."""
         first = self.checkpoint() or next(iter(self._read([1]) or self.staged().values()), None)
         return first.table_format if first else None
 
     def append(self, state: Manifest | None, commit: Commit) -> Manifest:
-        """Add a commit, and return what has landed then.
+        """Append a commit, and return the state after it.
 
-        :param state: what the commit follows.
-        :raises Conflict: if there is another commit of that number; nothing was added then.
+        :param state: the state that the commit follows; None for the first commit.
+        :raises Conflict: if another commit has that number; nothing is appended then.
         """
         facts = {
             "webcollect.commit.number": commit.number,
@@ -175,7 +175,8 @@ class CommitLog:
         with span("commit", facts):
             after = self._folded(state, [commit])
             assert after is not None
-            # single rows have no columns of the landing yet, and what waits to replace all may never land
+            # quarantined single rows have no typed columns yet, and rows that wait to replace all others may
+            # never land
             are_typed = any(not part.broke for part in commit.quarantined) and not commit.waits_to_replace
             if commit.changes_rows or are_typed:
                 self._folder.refuse(after, functools.partial(self.parts_after, after))
@@ -186,14 +187,14 @@ class CommitLog:
 
     @span("publish", {})
     def publish(self, state: Manifest) -> Manifest:
-        """Show readers what has landed; return it, as others may have landed since.
+        """Publish the state to readers, and return the latest state, since others may have committed.
 
-        :param state: what has landed at least.
+        :param state: a state of the log; later commits are published too.
         """
         while True:
             self._folder.show(state, functools.partial(self.parts_after, state))
             if state.commit > self._published:
-                # a table knows its files, and what a commit costs must not grow with their number
+                # a table knows its files, and the cost of a commit must not grow with their number
                 listed = state if state.table_format is None else msgspec.structs.replace(state, parts=())
                 self._folder.write(MANIFEST, encode(listed))
                 self._published = state.commit
@@ -205,10 +206,10 @@ class CommitLog:
             state = latest
 
     def parts_after(self, state: Manifest, number: int) -> tuple[Part, ...]:
-        """Return the parts that were landed after a commit, also where the manifest does not list them.
+        """Return the parts that landed after a commit, even if the manifest does not list them.
 
-        :param state: what has landed.
-        :param number: of the commit.
+        :param state: the state of the landing.
+        :param number: the number of the commit.
         """
         numbers = range(max(number + 1, state.first_commit), min(self._published, state.rows_commit) + 1)
         earlier = [part for commit in self.commits(numbers) for part in commit.added]
@@ -218,15 +219,16 @@ class CommitLog:
     def commits_of(
         self, state: Manifest, run: Run, began: datetime.datetime | None = None
     ) -> tuple[Commit, ...]:
-        """Return the commits that have a run's rows: landed, quarantined or accepted, in order.
+        """Return the commits that have a run's rows (landed, quarantined or accepted), in order.
 
-        The manifest knows those of the last runs. The log is read from its beginning for one that may be
-        older.
+        The manifest knows the commits of the latest runs. For a run that may be older, the whole log is read.
 
+        :param state: the state of the landing.
+        :param run: the run.
         :param began: when the run began; None if that is not known.
         """
         history = state.history
-        # a run that has collected missing inputs again has no record of its own
+        # a run that collected missing inputs again is in the record of an earlier run of the same DAG run
         records = [record for record in history if record.run.is_beside(run)]
         numbers = {number for record in records for number in record.commits}
         numbers.update(apart.commit for apart in state.set_apart if apart.run == run)
@@ -241,11 +243,12 @@ class CommitLog:
         return (*earlier, *(commit for commit in self.commits(sorted(numbers)) if commit.run == run))
 
     def decision_by(self, state: Manifest, by: str, run_id: str | None, about: int | None) -> Commit | None:
-        """Return the last decision of somebody; None if there is none.
+        """Return the commit of a decider's last decision; None if there is none.
 
-        :param by: who has decided.
-        :param run_id: whose rows were decided on; None for any.
-        :param about: the number of the commit that has quarantined them; None for any.
+        :param state: the state of the landing.
+        :param by: the decider.
+        :param run_id: the id of the run whose rows were decided on; None for any run.
+        :param about: the number of the commit that quarantined the rows; None for any commit.
         """
         for decision in reversed(state.decisions):
             is_meant = run_id in (None, decision.run_id) and about in (None, decision.about)
@@ -261,9 +264,9 @@ class CommitLog:
         return mine[-1] if mine else None
 
     def staged(self, run: Run | None = None) -> dict[str, Commit]:
-        """Return the drafts of attempts that have not committed them, by the names of their files.
+        """Return the stored drafts by file name; torn files are left out.
 
-        :param run: whose attempts; None for those of all runs.
+        :param run: the run whose drafts are returned; None for all runs.
         """
         beginning = f"{STAGED}/" if run is None else staged_name(run.digest(), "")[: -len(".json")]
         names = [name for name in sorted(self._folder.files(STAGED)) if name.startswith(beginning)]
@@ -284,7 +287,7 @@ class CommitLog:
             ) from contradiction
 
     def _read(self, numbers: Sequence[int]) -> list[Commit]:
-        """Return the commits of these numbers up to the first that is not there."""
+        """Return the commits with these numbers, up to the first absent one."""
         names = [commit_name(number) for number in numbers]
         if len(names) == 1:
             contents = [self._folder.read(names[0])]
@@ -296,7 +299,7 @@ class CommitLog:
             contents = [future.result() for future in reading]
         count = _whole(contents)
         if any(contents[count:]):
-            # it may have been created since it was looked for, and before those after it
+            # the absent commit may have been created after it was looked for, and before the later ones
             contents[count:] = map(self._folder.read, names[count:])
             count = _whole(contents)
             if any(contents[count:]):
@@ -307,20 +310,20 @@ class CommitLog:
         ]
 
     def _unless_torn(self, content: bytes, name: str, kind: type[F]) -> F | None:
-        """Return what is in a file that is replaced in place.
+        """Decode a file that may be overwritten in place.
 
-        :return: None if it is torn, as a kill may leave it on a storage that does not replace files whole.
+        :return: None if the file is torn, as after a kill on a storage that does not replace files whole.
         """
         try:
             return decode(content, self._folder.path_of(name), kind)
         except DestinationUnreadable:
-            # looked for here alone: manifests are long
+            # only after an error, since a manifest can be long
             try:
                 msgspec.json.decode(content)
             except (msgspec.DecodeError, UnicodeDecodeError):
                 return None
             except RecursionError:
-                # no write that was cut off leaves that
+                # a write that was cut off does not cause this
                 pass
             raise
 
@@ -331,5 +334,5 @@ class CommitLog:
 
 
 def _whole(contents: Sequence[bytes | None]) -> int:
-    """Return how many files there are before the first that is absent."""
+    """Return the number of contents before the first None, which stands for an absent file."""
     return next((index for index, content in enumerate(contents) if content is None), len(contents))

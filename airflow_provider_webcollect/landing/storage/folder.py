@@ -1,4 +1,4 @@
-"""The folder of one landing on any fsspec filesystem."""
+"""The folder of one landing, on any filesystem of fsspec."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     PartsAfter = Callable[[int], tuple[Part, ...]]
 
 
-#: Where a Delta Lake table has its log.
+#: The folder of a Delta Lake table's log.
 DELTA_LOG = "_delta_log"
-#: Files that tell a table from a folder.
+#: The names of files that only tables have, by table format.
 _FILES_OF_TABLES = {
     "delta": re.compile(rf"{DELTA_LOG}/.*"),
     "iceberg": re.compile(r"metadata/.*\.metadata\.json"),
@@ -59,17 +59,19 @@ _FILES_OF_TABLES = {
 _PARTITION = re.compile(PARTITION_PATTERN)
 #: Bytes of a part that are copied at a time.
 _CHUNK_BYTES = 4 * 1024 * 1024
-#: Bytes of a file of single rows that are read ahead from a store: most files are smaller.
+#: Bytes of a file of single rows that are read ahead from an object store: most files are smaller.
 _SINGLE_ROWS_AHEAD = 1024 * 1024
-#: Bytes after which the disk starts to write them, so that the final sync takes little time.
+#: Bytes after which the system starts to write them to the disk, so that the final sync takes little time.
 WRITE_OUT_BYTES = 4 * 1024 * 1024
 
 
 class PartFile:
-    """A part being written; counts and digests its bytes. It becomes visible only when finished.
+    """A part that is being written; counts and digests its bytes. It becomes visible only when finished.
 
-    :param name: of the part.
+    :param name: the name of the part.
+    :param file: the file of the storage to write to.
     :param errors: returns a context manager that explains the storage's errors.
+    :ivar bytes: number of bytes written so far.
     """
 
     def __init__(self, name: str, file: Any, errors: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -88,23 +90,23 @@ class PartFile:
         self.bytes += len(data)
         if self.bytes - self._on_its_way >= WRITE_OUT_BYTES:
             if sys.platform == "linux":
-                # only a hint, if there is a disk: errors will show in the sync
+                # only a hint, and only for a file on a disk; the sync reports real errors
                 with contextlib.suppress(AttributeError, OSError):
-                    # drops written data from the page cache, and for that starts to write the rest
+                    # drops data on the disk from the page cache, and starts to write the rest to the disk
                     start, size = self._on_its_way, self.bytes - self._on_its_way
                     os.posix_fadvise(self._file.fileno(), start, size, os.POSIX_FADV_DONTNEED)
             self._on_its_way = self.bytes
 
     @property
     def sha256(self) -> str:
-        """Hex digest of what has been written so far."""
+        """Hex digest of the bytes written so far."""
         return self._digest.hexdigest()
 
     def part(self, rows: int, **facts: Any) -> Part:
         """Return the part, once all of it has been written.
 
-        :param rows: how many rows it has.
-        :param facts: its other fields.
+        :param rows: number of rows in the part.
+        :param facts: the part's other fields.
         """
         return Part(name=self._name, rows=rows, bytes=self.bytes, sha256=self.sha256, **facts)
 
@@ -117,10 +119,11 @@ class Folder:
     :param fs: the filesystem.
     :param root: the folder's path on it; it need not exist. On a disk, links in it are followed, so that each
         place has one name.
-    :param public_url: how users name it, if that says more than the path, such as the storage's connection.
-    :cvar table_format: of the table that it is; None for a folder with a manifest. The files that a commit of
-        a table replaces belong to an older version that can still be read: they are not the landing's to
-        delete.
+    :param public_url: the folder as users name it, if that says more than the path, such as the connection;
+        None for its path with the scheme.
+    :cvar table_format: the format of the table in the folder; None for a folder with a manifest. A landing
+        does not delete files that a commit of a table replaces: older versions, which can still be read,
+        have them.
     """
 
     table_format: str | None = None
@@ -138,11 +141,11 @@ class Folder:
 
     @property
     def as_argument(self) -> str:
-        """The folder as a command of ``webcollect landing`` takes it in a shell."""
+        """The folder as an argument of ``webcollect landing``, quoted for a shell."""
         return shlex.quote(self.url)
 
     def enclosing(self) -> Folder | None:
-        """Return the folder of the landing whose partition this folder is; None if there is none."""
+        """Return the folder of the landing that this folder is a partition of; None if there is none."""
         outer = posixpath.dirname(self.root)
         if not _PARTITION.fullmatch(posixpath.basename(self.root)):
             return None
@@ -154,21 +157,25 @@ class Folder:
                 or bool(folder.files(STAGED) or folder.files(DELTA_LOG))
             )
         except StorageError as error:
-            # without the right to read above this folder, nothing was landed there either
+            # without permission to read above this folder, nothing was landed there either
             if not error.permanent:
                 raise
             return None
         return folder if is_landing else folder.enclosing()
 
     def check_partition(self, partition: str | None) -> None:
-        """Check that new parts may be in such folders.
+        """Check that new parts may be written to a partition.
 
-        :param partition: the folders, such as ``dt=2026-01-01``; None for the folder itself.
-        :raises FormatChanged: if it is a table that is partitioned by other columns.
+        :param partition: the partition's folders, such as ``dt=2026-01-01``; None for the folder itself.
+        :raises FormatChanged: if this is a table that is partitioned by other columns, or that has rules that
+            a landing cannot apply to rows.
         """
 
     def refuse_foreign_files(self) -> None:
-        """Raise :class:`DestinationTaken` if files of others are where nothing has landed."""
+        """Raise :class:`DestinationTaken` if the folder of a new landing has files that no landing wrote.
+
+        :raises DestinationUnreadable: if a table has rows of commits that are missing.
+        """
         foreign = sorted(name for name in self.files() if not (is_ours(name) or is_marker(name)))
         for table_format, file in _FILES_OF_TABLES.items():
             if any(map(file.fullmatch, foreign)):
@@ -183,27 +190,28 @@ class Folder:
             )
 
     def refuse(self, state: Manifest, parts_after: PartsAfter) -> None:
-        """Refuse rows that a table would not take, before they are committed; a folder takes all.
+        """Refuse rows that a table would not accept, before they are committed; a folder accepts all rows.
 
-        :param state: what has landed with them.
-        :param parts_after: returns the parts that were landed after a commit of a number.
+        :param state: the state of the landing with these rows.
+        :param parts_after: returns the parts that landed after the commit with the given number.
         """
 
     def show(self, state: Manifest, parts_after: PartsAfter) -> None:
-        """Give a table the rows that have landed; in a folder they are where they are.
+        """Add the landed rows to a table; a folder needs nothing.
 
-        :param parts_after: returns the parts that were landed after a commit of a number.
+        :param state: the state of the landing.
+        :param parts_after: returns the parts that landed after the commit with the given number.
         """
 
     def set_aside(self, parts: Iterable[Part]) -> tuple[Part, ...]:
-        """Return parts to be quarantined, where a table's own cleaning does not remove them."""
+        """Return parts to be quarantined, which a table copies to where its own cleaning keeps them."""
         return tuple(parts)
 
     def copied(self, part: Part, name: str) -> Part:
         """Copy a part, and return the copy.
 
-        :param name: of the copy.
-        :raises PartsMissing: if it is not what was written; there is no copy then.
+        :param name: the name of the copy.
+        :raises PartsMissing: if the part is absent or damaged; there is no copy then.
         """
         with self.opened(part.name) as file, self.part(name) as copy:
             while chunk := file.read(_CHUNK_BYTES):
@@ -215,9 +223,9 @@ class Folder:
         return msgspec.structs.replace(part, name=name)
 
     def unreferenced(self, names: set[str]) -> set[str]:
-        """Return the names of files that no older version of a table needs which can still be read.
+        """Return the names of files that no readable version of a table needs.
 
-        :param names: of files that the landing does not need.
+        :param names: the names of files that the landing itself does not need.
         """
         return names
 
@@ -229,7 +237,7 @@ class Folder:
     def create(self, name: str, content: bytes) -> None:
         """Write a small file if it is absent.
 
-        :raises Exists: if it is there; nothing was written then.
+        :raises Exists: if the file exists; nothing is written then.
         """
         with self._at(name) as path:
             self._storage.create(path, content)
@@ -237,27 +245,27 @@ class Folder:
     def created(self, name: str, content: bytes) -> bool:
         """Create a small file, and return whether it has this content: another process may have created it.
 
-        If the response is lost, reading the file shows whose it is.
+        If the response to the creation is lost, the content of the file shows who created it.
         """
         try:
             self.create(name, content)
         except (Exists, StorageError) as error:
             stored = self.read(name)
-            # S3 also refuses it for another request that has failed since: then it can be tried again
+            # S3 also refuses a creation during another one, which may then fail: the caller can try again
             if stored is None and not isinstance(error, Exists):
                 raise
             return stored == content
         return True
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, whether it is there or not."""
+        """Write a small file, or replace it."""
         with self._at(name) as path:
             self._storage.write(path, content)
 
     def files(self, inside: str = "") -> dict[str, int]:
         """Return the bytes of all files in the folder and its subfolders, by name; empty if it is absent.
 
-        :param inside: only those in this folder of it.
+        :param inside: the only subfolder to list; empty for the whole folder.
         """
         path = f"{self.root}/{inside}".rstrip("/")
         with storage_errors(self.fs, path):
@@ -282,9 +290,9 @@ class Folder:
     def opened(self, name: str, ahead: int | None = None) -> Iterator[BinaryIO]:
         """Open a part for reading.
 
-        :param ahead: how many bytes more than are asked for to read at once from a store; None for as many as
-            its filesystem does (s3fs 50 MB).
-        :raises PartsMissing: if it is absent.
+        :param ahead: number of bytes to read ahead from an object store; None for its filesystem's default
+            (50 MB for s3fs).
+        :raises PartsMissing: if the part is absent.
         """
         gone = PartsMissing(f"{self.path_of(name)} is not there any more")
         with self._at(name) as path:
@@ -296,13 +304,13 @@ class Folder:
             try:
                 yield file
             except FileNotFoundError as error:
-                # some storages look for it with the first read alone
+                # some storages look for the file only at the first read
                 raise gone from error
 
     def single_rows(self, part: Part) -> Iterator[SingleRow]:
-        """Yield the rows of a file of single rows that are quarantined.
+        """Yield the rows of a file of single quarantined rows.
 
-        :raises PartsMissing: if it is not there, or is not what was written.
+        :raises PartsMissing: if the file is absent or damaged.
         """
         digest = hashlib.sha256()
 
@@ -317,24 +325,24 @@ class Folder:
             raise PartsMissing(f"{self.path_of(part.name)} is not what was written")
 
     def is_linked(self, name: str) -> bool:
-        """Return whether a link leads from the folder to a file, so that it may also be elsewhere."""
+        """Return whether a symbolic link in the folder leads to a file, which may then be outside it."""
         return self._storage.is_linked(f"{self.root}/{name}")
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove files, whatever their versions; absent files are no error."""
+        """Delete files, whatever their versions; absent files are no error."""
         for name in names:
             with self._at(name) as path:
                 self._storage.delete(path)
 
     @contextlib.contextmanager
     def _at(self, name: str) -> Iterator[str]:
-        """Provide a file's path; errors of the storage in the block name it."""
+        """Provide the path of a file; errors of the storage in the block name this path."""
         path = f"{self.root}/{name}"
         with storage_errors(self.fs, path):
             yield path
 
     def path_of(self, name: str) -> str:
-        """Return a file as shown to users."""
+        """Return the path of a file as shown to users."""
         return url(self.fs, f"{self.root}/{name}")
 
 

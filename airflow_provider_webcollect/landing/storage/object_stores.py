@@ -1,4 +1,4 @@
-"""Object stores that create a file only if it is absent: S3 and its like, Google Cloud Storage, Azure."""
+"""Object stores that can create a file only if it is absent: S3-compatible, Google Cloud Storage, Azure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EXISTS = {"412", "BlobAlreadyExists", "ConditionNotMet", "ConditionalRequestConflict", "PreconditionFailed"}
 _KNOWS_NO_CONDITIONS = {"501", "NotImplemented"}
-#: The most bytes that are sent in one request, without beginning an upload.
+#: Maximum number of bytes that are sent in one request, without an upload of several requests.
 SMALL_BYTES = 1024 * 1024
 
 
@@ -32,7 +32,7 @@ class Conditional(Storage):
         try:
             self.fs.pipe_file(path, content, mode="create")
         except FileNotFoundError as error:
-            # gcsfs does not show the response
+            # gcsfs raises this for an absent bucket, without the response
             raise BucketNotFound(path) from error
         except Exception as error:
             if isinstance(error, FileExistsError) or response_in(error).code in _EXISTS:
@@ -51,7 +51,7 @@ class Conditional(Storage):
 
     @contextlib.contextmanager
     def upload(self, path: str) -> Iterator[Any]:
-        # one request for a small file, several requests for others
+        # an upload takes several requests, where one is enough for a small file
         with contextlib.ExitStack() as stack:
             file = _Growing(lambda: stack.enter_context(uploading(self.fs, path)))
             yield file
@@ -60,9 +60,9 @@ class Conditional(Storage):
 
 
 class _Growing:
-    """Collects what is written, and passes it on to an upload once it is no longer small.
+    """Collects written bytes, and begins an upload once there are more than :data:`SMALL_BYTES`.
 
-    :param begin: begins the upload.
+    :param begin: begins the upload, and returns its file.
     """
 
     def __init__(self, begin: Callable[[], Any]) -> None:
@@ -82,19 +82,19 @@ class _Growing:
 
 
 class S3(Conditional):
-    """S3 and its like, of which some ignore the condition of a request, or refuse requests that have one."""
+    """S3-compatible stores: some ignore the condition of a request, or refuse conditional requests."""
 
-    #: Whether a store respects conditions, as far as this process knows, by filesystem and bucket.
+    #: Whether a store respects conditions, by filesystem and bucket, as far as this process has tested.
     respects: ClassVar[dict[tuple[AbstractFileSystem, str], bool]] = {}
 
-    # otherwise it asks for the size first
+    # with concurrency, s3fs asks for the size first
     _reading: ClassVar[Mapping[str, Any]] = {"max_concurrency": 1}
 
     def create(self, path: str, content: bytes) -> None:
         bucket, _, _ = self.fs.split_path(path)
         place = (self.fs, bucket)
         if place not in self.respects:
-            # if it does not, what others have written is not overwritten at least
+            # if the store ignores conditions, at least an existing file is not overwritten
             if self.read(path) is not None:
                 raise Exists(path)
             self.respects[place] = self._try(path, content)
@@ -104,9 +104,9 @@ class S3(Conditional):
             Storage.create(self, path, content)
 
     def _try(self, path: str, content: bytes) -> bool:
-        """Write the file if there is none, twice: the second request must be refused. Return whether it is.
+        """Create the file, and return whether the store refuses a second creation, as it must.
 
-        :raises Exists: if the first one is.
+        :raises Exists: if the first creation is refused: the file exists.
         """
         try:
             super().create(path, content)
@@ -125,6 +125,6 @@ class S3(Conditional):
         parent, _, name = folder.strip("/").rpartition("/")
         if not parent:
             return super()._found(folder)
-        # it would look for an absent folder once more, as a file
+        # for the folder itself, `find` would look for an absent one once more, as a file
         entries: dict[str, dict[str, Any]] = self.fs.find(parent, prefix=f"{name}/", detail=True)
         return entries

@@ -1,7 +1,8 @@
 """Landings as Delta Lake tables: the parts are added in one entry of the table's log.
 
-It has the version of the last landing as that of the application :data:`APPLICATION`, which checkpoints keep.
-Entries are written on the table as it was read: if others have written meanwhile, it is read again.
+The entry stores the number of the last log commit as the transaction version of the application
+:data:`APPLICATION`, which checkpoints keep. An entry is based on the table as it was read: if others have
+written meanwhile, the table is read again.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
 log = logging.getLogger(__name__)
-#: The application whose transactions are the commits of landings.
+#: The id of the application whose transaction version is the number of a landing's commit.
 APPLICATION = "webcollect"
-#: After how many entries of the log a checkpoint comes, as the table's writers learn it: each entry since the
-#: last one is a request more.
+#: The table property that tells writers after how many log entries to write a checkpoint: each entry since
+#: the last checkpoint costs readers one more request.
 _CHECKPOINTS = {"delta.checkpointInterval": "8"}
-#: The features of tables that files which are added keep, or that :attr:`DeltaSnapshot.demands` looks for.
+#: The table features that do not concern added files, or that :attr:`DeltaSnapshot.demands` checks.
 _FEATURES = {
     "allowColumnDefaults",
     "appendOnly",
@@ -67,11 +68,11 @@ _FEATURES = {
     "variantType-preview",
     "vacuumProtocolCheck",
 }
-#: Begins the name of a table's constraint in its configuration.
+#: The prefix of the names of constraints in a table's configuration.
 _CONSTRAINT = "delta.constraints."
-#: Begin what a column's metadata says of its values.
+#: The prefixes of the keys of a column's metadata that are rules for its values.
 _RULES = ("CURRENT_DEFAULT", "delta.generationExpression", "delta.identity.", "delta.invariants")
-#: Names the last checkpoint, if it is there.
+#: The file that names the last checkpoint; it may be absent.
 _HINT = f"{DELTA_LOG}/_last_checkpoint"
 _NUMBERED = re.compile(rf"{DELTA_LOG}/(\d{{20}})\..+")
 _SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
@@ -80,7 +81,7 @@ _SIDECAR = re.compile(rf"{DELTA_LOG}/_sidecars/[^/]+")
 class _Checkpoint(msgspec.Struct):
     """The file that names the last checkpoint.
 
-    :ivar parts: in how many files it is, if not in one.
+    :ivar parts: the number of the checkpoint's files; None for a single file.
     """
 
     version: int
@@ -93,13 +94,13 @@ def _entry(number: int) -> str:
 
 
 class DeltaLog:
-    """The end of a table's log, from its last checkpoint on, as it was when it was copied to this machine.
+    """A local copy of a table's log, from the last checkpoint on, on which the library works.
 
-    There the table's library works. On an object store it would ask for each entry several times, and for a
-    checkpoint a dozen times. Here each file is read once, and what the library has written becomes an entry
-    of the table's log if there is none of its number, as Delta Lake demands.
+    On an object store, the library would request each entry several times, and a checkpoint a dozen times.
+    This class reads each file once. An entry that the library has written to the copy is then added to the
+    table's log if there is no entry with its number, as Delta Lake demands.
 
-    :param folder: of the table.
+    :param folder: the folder of the table.
     :ivar is_empty: whether there is no table.
     """
 
@@ -112,13 +113,13 @@ class DeltaLog:
 
     @property
     def uri(self) -> str:
-        """The address of the copy for the library."""
+        """The URI of the copy, for the library."""
         return self._copied.path.as_uri()
 
     def publish(self) -> bool:
-        """Add the entries that the library has written to the table's log, and checkpoints after them.
+        """Add the library's new entries to the table's log, and then its new checkpoints.
 
-        :return: False if others have written such an entry.
+        :return: False if somebody else has written an entry with the same number.
         """
         files = [file for file in (self._copied.path / DELTA_LOG).glob("*") if file.is_file()]
         contents = {f"{DELTA_LOG}/{file.name}": file.read_bytes() for file in files}
@@ -135,7 +136,7 @@ class DeltaLog:
             try:
                 self._folder.write(name, written[name])
             except StorageError as error:
-                # it only spares readers the entries before it
+                # a checkpoint only saves readers from reading the entries before it
                 log.warning("%s was not written: %s", self._folder.path_of(name), error)
         return True
 
@@ -143,7 +144,7 @@ class DeltaLog:
         number = 0
         checkpoint = None
         if (hint := self._folder.read(_HINT)) is not None:
-            # one that is damaged is left out, since the whole log says more
+            # a damaged file is ignored, since the whole log has the same facts
             with contextlib.suppress(msgspec.MsgspecError):
                 checkpoint = msgspec.json.decode(hint, type=_Checkpoint)
         if hint is not None and checkpoint is not None:
@@ -159,11 +160,11 @@ class DeltaLog:
             # the library also looks for the entry of the checkpoint, if there is no later one
             self._copy(_entry(first - 1))
         if not self._contents:
-            # it may begin with a checkpoint that nothing names
+            # the log may begin with a checkpoint that no file names
             self._copy_listed(0)
 
     def _copy_checkpoint(self, checkpoint: _Checkpoint) -> bool:
-        """Copy the files of a checkpoint, and entries after it; return whether it is there."""
+        """Copy a checkpoint, and for one of several files all later files; return whether it exists."""
         begin = f"{DELTA_LOG}/{checkpoint.version:020}.checkpoint."
         if checkpoint.parts is None and checkpoint.v2Checkpoint is None:
             return self._copy(f"{begin}parquet") is not None
@@ -171,7 +172,7 @@ class DeltaLog:
         return any(name.startswith(begin) for name in self._contents)
 
     def _copy_listed(self, first: int) -> None:
-        """Copy all files of the log from a number on."""
+        """Copy all files of the log with this number or a higher one, and the sidecars of checkpoints."""
         for name in self._folder.files(DELTA_LOG):
             numbered = _NUMBERED.fullmatch(name)
             if (numbered and int(numbered[1]) >= first) or _SIDECAR.fullmatch(name):
@@ -196,8 +197,8 @@ class DeltaLog:
 class DeltaSnapshot(Snapshot):
     """A Delta Lake table as it was at one moment.
 
-    :param log: the copy of its log.
-    :param folder: of the table.
+    :param log: the copy of the table's log.
+    :param folder: the folder of the table.
     """
 
     def __init__(self, log: DeltaLog, folder: Folder) -> None:
@@ -242,12 +243,12 @@ class DeltaSnapshot(Snapshot):
 
         actions = pa.table(self.table.get_add_actions(flatten=True))
         names, sizes = actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist()
-        # in the log they are quoted, as in addresses
+        # the log has URL-encoded names
         return dict(zip(map(unquote, names), sizes, strict=True))
 
     @property
     def whole_files(self) -> Collection[str]:
-        # as far as the library shows
+        # the library does not show which files have deletion vectors
         has_vectors = "deletionVectors" in (self.table.protocol().reader_features or ())
         return () if has_vectors else self.files.keys()
 
@@ -307,7 +308,7 @@ class DeltaFolder(TableFolder):
             raise StorageError(f"others have written to the table {self.url}")
 
     def _add(self, snapshot: DeltaSnapshot | None, log: DeltaLog, lacking: Lacking) -> None:
-        """Let the library write to the copy of the log; see :meth:`_write`."""
+        """Let the library add the parts to the copy of the log; for the parameters, see :meth:`_write`."""
         from deltalake import CommitProperties, Schema
         from deltalake.transaction import AddAction, Transaction, create_table_with_add_actions
 
@@ -327,7 +328,7 @@ class DeltaFolder(TableFolder):
         ]
         common: dict[str, Any] = {
             "partition_by": list(partition_by),
-            # the transaction, and for people whose rows these are
+            # the commit's number, and facts about the rows for people
             "commit_properties": CommitProperties(
                 custom_metadata=lacking.facts(),
                 app_transactions=[Transaction(APPLICATION, lacking.state.rows_commit)],
@@ -339,7 +340,7 @@ class DeltaFolder(TableFolder):
         table = snapshot.table
         if lacking.is_append:
             if new := self._new_columns(table, schema):
-                # in an entry of its own: rows that are there have null
+                # in an entry of their own; existing rows have null in these columns
                 table.alter.add_columns(new)
             wanted = table.schema()
         mode: Any = "append" if lacking.is_append else "overwrite"
@@ -348,7 +349,7 @@ class DeltaFolder(TableFolder):
     def _new_columns(self, table: DeltaTable, schema: pa.Schema) -> list[Field]:
         """Return the columns that the table does not have.
 
-        :raises FormatChanged: if it has one of another type.
+        :raises FormatChanged: if the table has a column with another type.
         """
         from deltalake import Schema
 
@@ -366,7 +367,7 @@ class DeltaFolder(TableFolder):
     def _partition_columns(self, added: Sequence[Part], snapshot: DeltaSnapshot | None) -> Sequence[str]:
         """Return the columns by which the table is, or will be, partitioned.
 
-        :raises FormatChanged: if not all parts are in such folders.
+        :raises FormatChanged: if the folders of a part have other columns.
         """
         folders = [posixpath.dirname(part.name) for part in added]
         if snapshot is not None:

@@ -1,8 +1,8 @@
 """Landings as Apache Iceberg tables: a commit adds the parts in one transaction of the table's catalog.
 
-The table's properties have the version of the last landing, since snapshots expire. Each commit, also one
-without parts, makes a snapshot on the condition that the table's last one is that which was read, so that
-others who have committed meanwhile are noticed by every catalog.
+A property of the table stores the number of the last log commit, since snapshots expire. Each commit, even
+one without parts, makes a snapshot on the condition that the table's last snapshot is still the one that was
+read. Thus every catalog refuses the commit if others have committed meanwhile.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import FileScanTask, Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
-#: The property with the version of the last landing.
+#: The table property with the number of the last log commit whose rows the table has.
 VERSION_PROPERTY = "webcollect.version"
 _RETRIES = "commit.retry.num-retries"
 
@@ -82,7 +82,7 @@ class IcebergSnapshot(Snapshot):
 
 
 class IcebergFolder(TableFolder):
-    """The folder of a landing that is an Iceberg table: its location, as its catalog says.
+    """The folder of a landing that is an Iceberg table: the location that its catalog names.
 
     :param table: the table.
     """
@@ -117,7 +117,7 @@ class IcebergFolder(TableFolder):
         table = self.snapshot().table
 
         def files_of_snapshots() -> set[str]:
-            # most of the manifests are those of many snapshots
+            # snapshots share most of their manifests, so each one is read once
             manifests = {
                 manifest.manifest_path: manifest
                 for snapshot in table.snapshots()
@@ -135,14 +135,14 @@ class IcebergFolder(TableFolder):
     def _refuse(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         self._refuse_names(snapshot, lacking.state)
         schema = schema_of(lacking.state)
-        # of a transaction that is dropped
+        # only a check: the transaction is never committed
         self.call("read", lambda: self._add_columns(snapshot.table.transaction(), schema))
 
     def _write(self, snapshot: IcebergSnapshot, lacking: Lacking) -> None:
         try:
             self.call("commit", functools.partial(self._commit, snapshot, lacking))
         except StorageError:
-            # the library reads each part, and does not say what to do without it
+            # the library reads each part, and its error does not say what to do if a part is absent
             self._require(lacking.parts)
             raise
 
@@ -151,8 +151,8 @@ class IcebergFolder(TableFolder):
         from pyiceberg.io import PY_IO_IMPL
         from pyiceberg.io.fsspec import FsspecFileIO
 
-        # files are written as those of a landing are: small ones in one request each; the table's catalog,
-        # which writes its metadata, stays as it is for others
+        # like a landing's files, the table's small files are then written in one request each; the catalog,
+        # which writes the metadata, is copied, so that nothing changes for its other users
         read = snapshot.table
         catalog = copy.copy(read.catalog)
         catalog.properties = {**catalog.properties, PY_IO_IMPL: "pyiceberg.io.fsspec.FsspecFileIO"}
@@ -160,7 +160,8 @@ class IcebergFolder(TableFolder):
         table = type(read)(read.name(), read.metadata, read.metadata_location, file_io, catalog)
         uris = [f"{self._location}/{part.name}" for part in lacking.parts]
         properties = {**lacking.facts(), VERSION_PROPERTY: str(lacking.state.rows_commit)}
-        # a retry of the library would commit beside another landing; the property is not stored
+        # a retry by the library could add the parts a second time, after another landing has added them;
+        # the property is not stored
         table.metadata.properties[_RETRIES] = "0"
         transaction = table.transaction()
         if uris:
@@ -176,9 +177,10 @@ class IcebergFolder(TableFolder):
         transaction.commit_transaction()
 
     def _add_columns(self, transaction: Transaction, schema: pa.Schema) -> None:
-        """Add the columns to the table that it does not have.
+        """Add the columns that the table does not have.
 
-        :raises FormatChanged: if it has one of another type, or a new one has the name that another had.
+        :raises FormatChanged: if a column of the table has another type, or a new column has the former name
+            of a renamed one.
         """
         from pyiceberg.exceptions import ValidationError
 
@@ -194,9 +196,10 @@ class IcebergFolder(TableFolder):
             ) from error
 
     def _refuse_old_names(self, table: TableMetadata, names: Sequence[str]) -> None:
-        """Refuse new columns with names that others have changed: the files would have them twice.
+        """Refuse a new column that has the former name of a renamed column.
 
-        The files have no ids of columns, and a table knows all names that a column has had.
+        Parts have no column ids, so the table finds their columns by name, and it knows all names that a
+        column has had: both columns would have this name.
         """
         columns = {field.field_id: field.name for field in table.schema().fields}
         renamed = [field for field in table.name_mapping() or () if field.field_id in columns]
@@ -214,10 +217,10 @@ def load_table(catalog: Catalog, name: str, *, is_made: bool = False) -> Table:
 
     :param name: ``catalog.namespace.table``; the first part is a name for the catalog, which the catalog
         itself does not know.
-    :param is_made: whether to make it, without columns, if it is not there.
-    :raises NothingLanded: if it is not there, and not made.
-    :raises DestinationTaken: if it has to be made, and there is no such namespace.
-    :raises StorageError: if it cannot be read or made.
+    :param is_made: whether to create the table, without columns, if it does not exist.
+    :raises NothingLanded: if the table does not exist, and is not created.
+    :raises DestinationTaken: if the table has to be created, and its namespace does not exist.
+    :raises StorageError: if the table cannot be read or created.
     """
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     from pyiceberg.schema import Schema

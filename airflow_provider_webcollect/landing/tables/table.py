@@ -1,8 +1,8 @@
-"""Landings that are tables: the log of commits is as in a folder, and the table follows it.
+"""Landings that are tables: the commit log is the same as in a folder, and the table follows it.
 
-After a commit its parts become files of the table, in one commit of the table's own, which has the number of
-the last commit of the log whose rows the table has. A landing that was killed between the two leaves that to
-the next one.
+After a commit to the log, its parts are added to the table as files, in a commit of the table itself. That
+commit stores the number of the last log commit whose rows the table has. If a landing is killed between the
+two commits, the next landing adds the parts.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _COLORS_AND_QUERIES = re.compile(r"\x1b\[\d+m|\?\S*")
 _USERS = re.compile(r"//[^/@\s]*@")
-#: The errors of catalogs that deny access; an ``UnauthorizedError`` may be of a token that has expired.
+#: The errors of catalogs that deny access, without ``UnauthorizedError``: a token may have expired.
 _REFUSALS = {"ForbiddenError", "OAuthError"}
-#: The text in an error of pyarrow, with which pyiceberg reads, if access is denied.
+#: The text in an error of pyarrow, through which pyiceberg reads, if access is denied.
 _DENIED = "ACCESS_DENIED"
-#: How often a table is written again because others have changed it meanwhile.
+#: Maximum number of tries to write to a table, if others change it meanwhile.
 _TRIES = 5
-#: What to do about parts that have landed, and are gone before the table has them.
+#: The advice for parts that have landed, but vanished before the table had them.
 _LAND_AGAIN = (
     "It has landed: put it back, if the storage keeps deleted files; or land all rows again, with "
     "mode='full' and if_exists='overwrite'"
@@ -51,8 +51,8 @@ _LAND_AGAIN = (
 class Snapshot(Protocol):
     """A table as it was at one moment.
 
-    :ivar version: of the last commit of a landing; None if there was none.
-    :ivar partition_columns: their names, in order.
+    :ivar version: the number of the last log commit whose rows the table has; None if no landing wrote to it.
+    :ivar partition_columns: the names of the partition columns, in order.
     :ivar columns: the names of all columns.
     """
 
@@ -62,31 +62,37 @@ class Snapshot(Protocol):
 
     @property
     def demands(self) -> Sequence[str]:
-        """What it asks of rows besides their types, in words.
+        """The rules for rows besides their types, as text.
 
-        A landing adds whole files, to which nothing applies that.
+        A landing adds whole files, and nothing applies such rules to their rows.
         """
 
     @property
     def state(self) -> object:
-        """An id of the table's state, which each commit to it changes."""
+        """An id of the table's state, which every commit to the table changes."""
 
     @property
     def files(self) -> Mapping[str, int]:
-        """The bytes of the files that have its rows, by their names relative to the folder.
+        """The bytes of the files that have the table's rows, by name relative to the folder.
 
-        Those elsewhere have their addresses as names.
+        The name of a file outside the folder is its address.
         """
 
     @property
     def whole_files(self) -> Collection[str]:
-        """The names of those of whose rows none is deleted: tables may note deleted rows beside a file."""
+        """The names of the files without deleted rows; a table may record deleted rows beside a file."""
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return some columns of the rows, or all, with those of the partitions."""
+        """Return the rows.
+
+        :param columns: the names of the columns; None for all, including the partition columns.
+        """
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of the rows."""
+        """Yield the rows in batches.
+
+        :param columns: the names of the columns.
+        """
 
 
 def partition_values(folders: str) -> dict[str, str]:
@@ -95,7 +101,7 @@ def partition_values(folders: str) -> dict[str, str]:
 
 
 def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema:
-    """Return the columns of a landing, and those of its partitions, which are texts."""
+    """Return the schema of a landing: its columns, and then the partition columns, which are strings."""
     import pyarrow as pa
 
     from airflow_provider_webcollect.landing.formats.values import schema
@@ -107,9 +113,9 @@ def schema_of(manifest: Manifest, partition_by: Sequence[str] = ()) -> pa.Schema
 class Lacking(NamedTuple):
     """The parts that a table does not have yet.
 
-    :ivar state: what has landed.
-    :ivar parts: those that the table lacks.
-    :ivar is_append: whether they are added to its rows, or take their place.
+    :ivar state: the state of the landing.
+    :ivar parts: the missing parts.
+    :ivar is_append: True if the parts are added to the table's rows, False if they replace these.
     """
 
     state: Manifest
@@ -117,7 +123,7 @@ class Lacking(NamedTuple):
     is_append: bool
 
     def facts(self) -> dict[str, str]:
-        """Return what a table's history says of a commit, for people: whose rows these are, and how many."""
+        """Return facts about the rows, such as their run, for people who read the table's history."""
         run = self.state.run
         return {
             "webcollect.collection_task_id": self.state.source.collection_task_id,
@@ -128,9 +134,9 @@ class Lacking(NamedTuple):
 
 
 def table_error(table: str, error: Exception) -> StorageError:
-    """Return an error of a table's library as one that names the table.
+    """Return an error of a table library as an error that names the table.
 
-    The text may have addresses with signatures, which stay out.
+    Queries and users in addresses are left out, since they may be signatures or passwords.
     """
     reason = _said(error)
     is_denied = isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in reason
@@ -144,10 +150,10 @@ def table_error(table: str, error: Exception) -> StorageError:
 
 
 def catalog_error(conn_id: str, address: str | None, error: Exception) -> StorageError:
-    """Return an error of a catalog as one that names it.
+    """Return an error of a catalog as an error that names the catalog.
 
     :param conn_id: the Airflow connection of the catalog.
-    :param address: its URL; user and password in it stay out.
+    :param address: the catalog's URL, of which user, password and query are left out; None if it has none.
     """
     where = f" at {_USERS.sub('//', address).partition('?')[0]}" if address else ""
     return StorageError(
@@ -156,19 +162,20 @@ def catalog_error(conn_id: str, address: str | None, error: Exception) -> Storag
 
 
 def _said(error: Exception) -> str:
-    """Return the text of a library's error in a line, without what may be secret in an address."""
+    """Return the text of a library's error in one line, without possible secrets in addresses."""
     return _USERS.sub("//", " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split()))
 
 
 def _version_of(snapshot: Snapshot | None) -> int:
-    """Return the number of the last commit whose rows a table has; 0 if it has none of a landing."""
+    """Return the number of the last log commit whose rows a table has; 0 if no landing wrote to it."""
     return (snapshot and snapshot.version) or 0
 
 
 class TableFolder(Folder):
     """The folder of a landing that is a table.
 
-    A table format gives :meth:`snapshot`, :meth:`_refuse`, :meth:`_write` and :meth:`unreferenced`.
+    A subclass for a table format implements :meth:`snapshot`, :meth:`_refuse`, :meth:`_write` and
+    :meth:`unreferenced`.
     """
 
     _partition_names: Sequence[str] = ()
@@ -182,24 +189,26 @@ class TableFolder(Folder):
         raise NotImplementedError
 
     def _refuse(self, snapshot: Any, lacking: Lacking) -> None:
-        """Refuse parts that the table would not take; for the arguments see :meth:`_write`.
+        """Refuse parts that the table would not accept; for the parameters, see :meth:`_write`.
 
-        :raises FormatChanged: if their columns, types or partition do not fit the table.
-        :raises NoColumns: if there is no table, and no row that names its columns.
+        :raises FormatChanged: if their columns, types or partition do not fit the table, or they replace rows
+            of a table that does not allow it.
+        :raises NoColumns: if there is no table, and no row yet that names its columns.
         """
         raise NotImplementedError
 
     def _write(self, snapshot: Any, lacking: Lacking) -> None:
-        """Give the table what it lacks, in one commit.
+        """Add the missing parts to the table.
 
-        :param snapshot: of this format: the table, through which the commit is made; None if there is none.
-        :raises StorageError: if others have written to the table meanwhile; nothing was changed then.
-        :raises PartsMissing: if a part is not there.
+        :param snapshot: the table, in this format's class, on which the commit is based; None for no table.
+        :param lacking: the missing parts.
+        :raises StorageError: if others have written to the table meanwhile; the parts are not added then.
+        :raises PartsMissing: if a part is absent.
         """
         raise NotImplementedError
 
     def refuse_foreign_files(self) -> None:
-        # it was read before the log of commits
+        # the table was read before the log, which should therefore have all commits of the table
         snapshot = self._last()
         if snapshot is None:
             super().refuse_foreign_files()
@@ -234,7 +243,7 @@ class TableFolder(Folder):
                 self._write(snapshot, lacking)
             except StorageError:
                 now = self._last()
-                # it may have been written by this one, whose response was lost, or by another landing
+                # if it has changed, this write may have succeeded without a response, or others have written
                 if (now and now.state) == (snapshot and snapshot.state):
                     raise
             else:
@@ -250,7 +259,7 @@ class TableFolder(Folder):
         return Lacking(state, parts_after(version), version == 0 or version >= state.first_commit)
 
     def _refuse_demands(self, snapshot: Snapshot | None) -> None:
-        """Raise :class:`FormatChanged` if a table asks of its rows what nothing would apply to them."""
+        """Raise :class:`FormatChanged` if a table has rules for its rows that nothing would apply."""
         if snapshot is not None and snapshot.demands:
             raise FormatChanged(
                 f"the table {self.url} has {'; '.join(map(escaped, snapshot.demands))}. A landing adds whole "
@@ -259,15 +268,15 @@ class TableFolder(Folder):
             )
 
     def _last(self) -> Snapshot | None:
-        """Return the table as it was when it was last read; nothing can be written to an older one."""
+        """Return the table as it was last read; a write that is based on an outdated table fails."""
         if not self._is_known:
             self._known, self._is_known = self.snapshot(), True
         return self._known
 
     def _require(self, parts: Iterable[Part], remedy: str = _LAND_AGAIN) -> None:
-        """Raise :class:`PartsMissing` if parts are not there.
+        """Raise :class:`PartsMissing` if a part is absent.
 
-        :param remedy: what to do then; the default is for those that have landed.
+        :param remedy: the advice for the error; the default is for parts that have landed.
         """
         for part in parts:
             try:
@@ -283,7 +292,7 @@ class TableFolder(Folder):
         return tuple(self.copied(part, quarantine_name(copy_name(part.name))) for part in parts)
 
     def check_partition(self, partition: str | None) -> None:
-        # a landing begins: what an earlier one has written may have gone since
+        # a new landing begins: the rows that an earlier one wrote may have been removed from the table
         self._written_commit = 0
         self._partition_names = tuple(partition_values(partition or ""))
         snapshot = self._last()
@@ -292,7 +301,11 @@ class TableFolder(Folder):
             self._compare_partition(snapshot.partition_columns, partition or "")
 
     def _compare_partition(self, columns: Sequence[str], folders: str) -> None:
-        """Raise :class:`FormatChanged` unless parts in some folders fit a table that has such partitions."""
+        """Raise :class:`FormatChanged` unless a partition's folders fit the table.
+
+        :param columns: the names of the table's partition columns, in order.
+        :param folders: the folders of parts, such as ``dt=2026-01-01``; empty for none.
+        """
         names = list(partition_values(folders))
         if names != list(columns):
             raise FormatChanged(
@@ -304,8 +317,8 @@ class TableFolder(Folder):
     def _refuse_names(
         self, snapshot: Snapshot | None, state: Manifest, partition_by: Sequence[str] = ()
     ) -> None:
-        """Raise :class:`FormatChanged` if a reader of the table would take a name for another one."""
-        # columns that are made of others come with these
+        """Raise :class:`FormatChanged` if readers of the table would confuse a column with another."""
+        # `columns` need not name a column that is made of another one: it comes with that one
         made = {name for name, kind in state.column_types.items() if kind.from_ is not None}
         names = {name.lower(): name for name in (*partition_by, *(snapshot.columns if snapshot else ()))}
         landable, wrong = [], []
@@ -325,11 +338,13 @@ class TableFolder(Folder):
             )
 
     def call(self, what: str, work: Callable[[], T]) -> T:
-        """Let the library do something, and raise its errors as ones that name the table.
+        """Call the table library, and convert its errors into errors that name the table.
 
-        It works in a thread: within some of it no signal is handled, such as a task's timeout.
+        The library runs in a thread, since no signal, such as a task's timeout, is handled within some of its
+        calls.
 
-        :param what: ``read``, ``list`` or ``commit``.
+        :param what: the purpose, for the name of the thread: ``read``, ``list`` or ``commit``.
+        :param work: calls the library.
         """
         done = in_background(work, f"webcollect-table-{what}")
         first_done([done])

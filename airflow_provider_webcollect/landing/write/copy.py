@@ -1,4 +1,4 @@
-"""Reading the rows of a source to the end, and checking the service's counts."""
+"""Reads the rows of a source to the end, and checks the counts of the service."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 #: Seconds between two reads of a source that may not show all of its rows yet.
 LATE_ROWS_INTERVAL = 2.0
-#: How often the last landed page is read before wrong counts are accepted as a reset of the source.
+#: How often the last landed page is read before counts that do not fit mean that the source was reset.
 COUNT_READS = 4
-#: Seconds between two such reads.
+#: Seconds between these reads.
 COUNT_INTERVAL = 1.0
-#: Seconds of reading after which the first page is read again at the end.
+#: Seconds of reading or more, after which the first page is read again at the end.
 LONG_READ = 10.0
 #: Number of consecutive pages without a decrease of the rows left, after which the read counts as endless.
 ENDLESS_PAGES = 1000
@@ -40,10 +40,10 @@ ENDLESS_PAGES = 1000
 class Page:
     """Rows of the source, and their position in it.
 
-    :ivar offset: the cursor with which they were read; ``next_offset`` is the cursor after them.
-    :ivar rows_so_far: number of the source's rows up to the last of these.
+    :ivar offset: the cursor with which the rows were read; ``next_offset`` is the cursor after them.
+    :ivar rows_so_far: number of the source's rows up to the end of this page.
     :ivar total: number of all rows that the service announces.
-    :ivar landed: the landed rows right before these, and the cursor with which they were read.
+    :ivar landed: landed rows that were read again right before this page, and the cursor of that read.
     """
 
     rows: Sequence[msgspec.Raw]
@@ -56,7 +56,7 @@ class Page:
     def fingerprint(self) -> PageFingerprint:
         """Return the fingerprint with which a later landing checks whether the source still has this page.
 
-        It covers the landed rows before these up to a page in all, since runs may add one row each.
+        It also covers the landed rows before this page, if all fit into one page: runs may add one row each.
         """
         landed, offset = self.landed
         if not landed or len(landed) + len(self.rows) > MAX_DATA_SIZE:
@@ -68,8 +68,9 @@ class Page:
 class SourceScan:
     """Reads a source once, from the first row or from the end of the landed rows.
 
-    :ivar count: the number of the source's rows up to those read last, and the total announced with them.
-    :ivar latest_total: the total announced last, also with a page that was only confirmed.
+    :ivar count: the number of the source's rows up to the end of the last page, and the total announced with
+        it.
+    :ivar latest_total: the total that was announced last, also by a page that was only read to confirm it.
     :ivar no_late_rows: whether ``late_rows_delay`` seconds have passed without new rows.
     """
 
@@ -91,12 +92,13 @@ class SourceScan:
         """Check that the source still begins with the landed rows, and move the cursor to their end.
 
         The last landed page is read again, and its rows must have the same content: counts alone do not show
-        that a source was emptied and filled again. If there are fewer rows than were landed, the read is
-        repeated, since a source may not show all of them right after a run (assumptions.md, Reading data). A
-        service may count the total and the rest of a page at different moments while rows arrive: if the rows
+        that a source was emptied and filled again. If there are fewer rows than have landed, the read is
+        repeated, since a source may not show all rows right after a run (assumptions.md, Reading data). While
+        rows arrive, a service may count the total and the remaining rows at different moments: if the rows
         are the same and only the counts differ, the page is read up to :data:`COUNT_READS` times.
 
-        :raises SourceReset: if the source does not continue from there.
+        :param landed: the draft to continue, with the last landed page.
+        :raises SourceReset: if the source does not continue after these rows.
         """
         if not landed.total:
             return
@@ -113,7 +115,7 @@ class SourceScan:
                 self._offset, self.count.rows = landed.next_offset, landed.total
                 self._ahead = msgspec.structs.replace(page, rows=rows[fingerprint.rows :])
                 self._landed = (rows[: fingerprint.rows], fingerprint.offset)
-                # parts that are not committed were read by an earlier attempt, some time ago
+                # an earlier attempt read the parts of this draft some time ago
                 self._waited = self._waited or bool(landed.parts)
                 return
             else:
@@ -127,7 +129,7 @@ class SourceScan:
             self._wait(wait)
 
     def pages(self) -> Iterator[Page]:
-        """Yield the pages to the end, including rows that are added meanwhile.
+        """Yield the pages up to the end of the source, including rows that are added meanwhile.
 
         A source that shows no rows, or fewer than were read, is read again for ``late_rows_delay`` seconds.
 
@@ -140,10 +142,11 @@ class SourceScan:
     def late_pages(self, since: float | None = None) -> Iterator[Page]:
         """Wait ``late_rows_delay`` seconds, and yield the pages of rows that have appeared meanwhile.
 
-        The source may show older batches while rows of a run that has just finished are still missing; the
-        service does not announce those.
+        The source may show older batches while rows of a run that has just finished are still missing; its
+        total does not count these rows.
 
-        :param since: a time before this reading began, from which the seconds count; None for from now.
+        :param since: a time before this scan began, by ``time.monotonic()``; the wait is shorter by the
+            seconds between the two. None for the whole wait.
         """
         before, wait = self.count.rows, self._job.options.late_rows_delay
         if since is not None:
@@ -160,11 +163,11 @@ class SourceScan:
     def check_unchanged(self, first: PageFingerprint) -> None:
         """Read the first page again, if there was time for the rows to change since they were last confirmed.
 
-        Before a mark, which covers all rows of the source, a second page is time enough. A source that shows
-        fewer rows than were read is read again for ``late_rows_delay`` seconds.
+        Before a mark, which covers all rows of the source, reading more than one page counts as enough time.
+        A source that shows fewer rows than were read is read again for ``late_rows_delay`` seconds.
 
-        :param first: the page; one of no rows if there were none, which the first row changes.
-        :raises RowsMissing: if its rows have changed: what was read may not belong together.
+        :param first: the fingerprint of the first page; of no rows if the source had none.
+        :raises RowsMissing: if the rows of the page have changed: the rows read may not belong together.
         """
         may_have_changed = self._waited or time.monotonic() - self._confirmed >= LONG_READ
         may_have_changed = may_have_changed or (self._job.options.mark_exported and self._pages > 1)
@@ -209,13 +212,13 @@ class SourceScan:
                 return
 
     def _counted(self, response: DataPage) -> Page:
-        """Return the rows of a response with their position.
+        """Return the rows of a response with their position in the source.
 
-        :raises RowsMissing: if its counts contradict those before, or there is no end of them.
+        :raises RowsMissing: if the counts contradict earlier ones, or the rows seem to have no end.
         """
         total, left = response.total, response.rest_total
         if total < self.count.total:
-            # rows after these may have been removed, or all of them: the first page shows which
+            # only later rows may have been removed, or all rows: the first page, read again, shows which
             log.info("%s had %d rows, and now %d.", self._job.called, self.count.total, total)
             self.count.total, self._waited = total, True
         try:
@@ -237,10 +240,11 @@ class SourceScan:
     def _read_again(
         self, last: PageFingerprint, rows_so_far: int
     ) -> tuple[DataPage, list[msgspec.Raw], bool]:
-        """Read as many rows as a page had.
+        """Read at least as many rows as a page had, from its cursor.
 
+        :param last: the fingerprint of the page.
         :param rows_so_far: number of the source's rows up to the end of the page.
-        :return: the page in which they end, the rows, and whether their position fits the counts.
+        :return: the last response, all rows read, and whether their position in the source fits the counts.
         """
         offset, counts_fit = last.offset, True
         rows: list[msgspec.Raw] = []
@@ -265,14 +269,18 @@ class SourceScan:
 
 
 def rows_missing(source: str, what: str) -> RowsMissing:
-    """Return the error for counts that contradict each other."""
+    """Return the error for rows that contradict the service's counts, or have changed.
+
+    :param source: the name of the source for messages.
+    :param what: the contradiction.
+    """
     return RowsMissing(
         f"{source}: {what}; what is committed stays, and the next attempt reads again what is not committed"
     )
 
 
 def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
-    """Return a digest of the rows, independent of the JSON's layout."""
+    """Return a digest of the rows that does not depend on the layout of their JSON."""
     digest = hashlib.sha256()
     encode = msgspec.json.Encoder(order="sorted").encode
     decode = msgspec.json.Decoder().decode
@@ -280,6 +288,6 @@ def digest_rows(rows: Sequence[msgspec.Raw]) -> str:
         try:
             digest.update(encode(decode(row)))
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            # too long a number, an invalid character, deep nesting: none of them must prevent the landing
+            # a long number, an invalid character or deep nesting must not prevent the landing
             digest.update(row)
     return digest.hexdigest()

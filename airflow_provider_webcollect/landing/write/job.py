@@ -1,6 +1,6 @@
-"""One landing for the engine: its source, folder, run, timing and observer, its plan, and its result.
+"""A landing as a job: its source, folder, run, timing and observer, its plan, and its result.
 
-The plan is decided from what has landed and what is staged, without any reads or writes.
+The plan depends only on the state of the landing and the drafts; making it reads and writes nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Follows a landing while it runs, in its threads; the methods do nothing unless overridden."""
+    """Is notified of a landing's progress, in its threads; the methods do nothing unless overridden."""
 
     def on_request(self) -> None:
-        """A request for rows was sent, maybe not for the first time."""
+        """A request for rows was sent, possibly as a retry."""
 
     def on_page(self) -> None:
         """A page of rows was read."""
@@ -47,26 +47,26 @@ class Observer:
     def on_progress(self, rows: int, total: int) -> None:
         """A page was written.
 
-        :param rows: number of the source's rows so far.
-        :param total: how many the service announces.
+        :param rows: number of the source's rows that are written so far.
+        :param total: number of all rows that the service announces.
         """
 
     def on_late_rows_wait(self, seconds: float) -> None:
         """The landing waits for rows that the source may not show yet.
 
-        :param seconds: how long at most.
+        :param seconds: the maximum duration of the wait, in seconds.
         """
 
     def on_checks(self, outcomes: Sequence[CheckOutcome]) -> None:
         """The rows were checked; nothing is committed yet.
 
-        :param outcomes: of each check. A landing that begins again may check several times.
+        :param outcomes: the outcome of each check. A landing that begins again may check several times.
         """
 
     def on_commit(self, landed: Landed) -> None:
-        """The rows are committed, and not marked yet.
+        """The rows are committed; the export is not marked yet.
 
-        :param landed: the result.
+        :param landed: the result of the landing so far.
         """
 
 
@@ -74,19 +74,20 @@ class Observer:
 class Job:
     """A landing: one source, one folder, one run.
 
-    :param source: what is read.
+    :param source: the source to read.
     :param called: the name of the source for messages.
     :param folder: the folder that only this landing uses.
-    :param run: the run that lands; its rows count once, in any of its attempts.
-    :param run_began: when the run began, with a zone; None if that is not known. A run that is older than
-        those that the manifest knows is looked for in the log.
-    :param began: when a task that lands several sources began, by ``time.monotonic()``: each of them waits
-        for late rows until ``late_rows_delay`` seconds after that; None to count from its own beginning.
+    :param run: the run that lands; its rows land once, however many attempts it makes.
+    :param run_began: when the run began, with a time zone; None if that is not known. The whole log is read
+        for a run that is older than the runs in the manifest.
+    :param began: when a task that lands several sources began, by ``time.monotonic()``: a source without new
+        rows waits for late rows until ``late_rows_delay`` seconds after that, or longer if a mark is due.
+        None to count from its own beginning.
     :param options: see :class:`~airflow_provider_webcollect.landing.options.LandOptions`.
-    :param pages: of the source.
+    :param pages: reads pages of the source.
     :param mark: confirms the export to the service.
-    :param loops: reads the loops of the task, for the check of inputs.
-    :param observer: follows the landing while it runs.
+    :param loops: reads the loops of the collection task, for the check of inputs.
+    :param observer: is notified while the landing runs.
     :param stop: ends the landing once it is set; nothing is committed from then on. The client of ``pages``
         and ``mark`` must share it, so that it sends nothing either.
     """
@@ -117,17 +118,17 @@ def job_of(
     began: float | None = None,
     observer: Observer | None = None,
 ) -> Job:
-    """Return the landing of a source of the service; nothing is read or written.
+    """Return the job that lands a source of the service; nothing is read or written.
 
-    :param client: of the service; once its ``stop`` is set, nothing is committed any more.
-    :param source: the host of the client is added to it.
-    :param folder: see :class:`Job`, as for ``run``, ``options``, ``run_began`` and ``began``.
-    :param run: likewise.
-    :param options: likewise.
-    :param called: likewise; empty for the words of ``source``.
-    :param run_began: likewise.
-    :param began: likewise.
-    :param observer: likewise; None for none.
+    :param client: the client of the service; once its ``stop`` is set, nothing is committed any more.
+    :param source: the source to read; the client's host is added to it.
+    :param folder: the folder that only this landing uses.
+    :param run: the run that lands.
+    :param options: the options of the landing.
+    :param called: the name of the source for messages; empty for the text of ``source``.
+    :param run_began: when the run began, with a time zone; None if that is not known.
+    :param began: when the wait for late rows begins to count, see :class:`Job`; None for its own beginning.
+    :param observer: is notified while the landing runs; None for no observer.
     """
     observer = observer or Observer()
     task, lotno = source.collection_task_id, source.lotno
@@ -156,11 +157,11 @@ def job_of(
 class Landed:
     """The result of a landing.
 
-    :ivar manifest: what has landed.
-    :ivar new: the parts that the run has landed, in any of its attempts, with the profiles of their rows;
-        without those that were replaced since.
+    :ivar manifest: the state of the landing.
+    :ivar new: the parts that the run has landed in all of its attempts, with the profiles of their rows;
+        without parts that have been replaced since.
     :ivar committed: the parts that this attempt has committed.
-    :ivar checks: the outcomes of the checks of this run's rows, in any of its attempts.
+    :ivar checks: the outcomes of the latest checks of this run's rows, in any of its attempts.
     :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
 
@@ -174,21 +175,21 @@ class Landed:
 def make_plan(
     job: Job, state: Manifest | None, staged: Iterable[Commit], *, has_committed: bool
 ) -> list[Commit]:
-    """Return the drafts with which a landing may begin; the first that the source still matches is used.
+    """Return the drafts from which the landing may start; the first that the source still matches is used.
 
-    :param state: what has landed; None for nothing.
-    :param staged: the drafts of earlier attempts of the run; the one with the most rows is continued.
+    :param state: the state of the landing; None if nothing has landed.
+    :param staged: the drafts of the run's earlier attempts; the draft with the most rows is continued.
     :param has_committed: whether an attempt of the run has committed: its result stays, whatever has landed
         since.
-    :return: no drafts, if the landing stays as it is.
-    :raises DestinationTaken: if the destination has another source, or another run's rows, which must not be
-        changed.
+    :return: the drafts; empty if the landing stays as it is.
+    :raises DestinationTaken: if the destination has rows of another source, or rows of another run that must
+        not be changed.
     :raises FormatChanged: if the data to continue has other format options.
     """
     if state is not None:
         _refuse_another_source(job, state)
         if has_committed:
-            # before a mark, rows that have come since must land first
+            # before a mark, rows that have arrived since must land first
             if state.run != job.run or not is_mark_due(job, state):
                 return []
         elif job.options.mode == "full" and state.rows_commit and job.options.if_exists == "fail":
@@ -206,7 +207,7 @@ def make_plan(
 
 
 def is_mark_due(job: Job, state: Manifest | None) -> bool:
-    """Return whether the job marks, and what has landed is not marked."""
+    """Return whether the job has to mark the export of the landed rows."""
     return job.options.mark_exported and state is not None and state.lacks_mark
 
 
@@ -232,9 +233,9 @@ def _kind(table_format: str | None) -> str:
 
 
 def _starts(job: Job, state: Manifest | None) -> list[Commit]:
-    """Return the possible beginnings besides the drafts of earlier attempts, the best first."""
+    """Return the drafts without parts from which an attempt may start, the preferred one first."""
     checks = job.options.checks
-    # the rules about values, which tell what was quarantined and counted so far
+    # a draft depends on the rules about values: they decide what it has quarantined and counted
     judged = checks and msgspec.json.encode((checks.rows.max_wrong, checks.columns))
     rules = hashlib.sha256(judged).hexdigest()[:16] if judged else ""
     first_row = following(
@@ -264,7 +265,7 @@ def _starts(job: Job, state: Manifest | None) -> list[Commit]:
 
 
 def _resumed(job: Job, draft: Commit, starts: Sequence[Commit]) -> Commit | None:
-    """Return the draft of an earlier attempt for this one, if it can be used."""
+    """Return an earlier attempt's draft, adapted to this attempt; None if it cannot be continued."""
     if not draft.written or draft.source != job.source:
         return None
     # a landing that restarted from the first row after a reset of the source still needs `on_reset`
@@ -275,17 +276,17 @@ def _resumed(job: Job, draft: Commit, starts: Sequence[Commit]) -> Commit | None
             "%d rows were written with other checks or format options; they are read again.", draft.total
         )
         return None
-    # others may have decided, or marked, since it was begun
+    # since the draft was begun, others may have committed decisions or a mark
     return msgspec.structs.replace(
         draft, attempt_id=start.attempt_id, number=start.number, earlier_rows=start.earlier_rows
     )
 
 
 def encoding_of(file_format: FileFormat) -> dict[str, Any]:
-    """Return a format with all its options, as a commit has it."""
+    """Return the fields of a commit for a format and all of its options."""
     types = {name: kind.declared for name, kind in file_format.column_types.items()}
     options = msgspec.to_builtins({**msgspec.structs.asdict(file_format), "column_types": types})
-    # as it will be when read back: without tuples
+    # as when read back from JSON: without tuples
     encoding = {name: list(value) if isinstance(value, tuple) else value for name, value in options.items()}
     return {"format": file_format.name, "compression": encoding.pop("compression"), "encoding": encoding}
 
@@ -295,7 +296,7 @@ def _options_of(landing: Landing) -> dict[str, Any]:
 
 
 def _changed_types(wanted: Mapping[str, Any], landed: Mapping[str, Any], columns: Sequence[str]) -> bool:
-    """Return whether a landing with types would need other ones: of columns that it has, none may change."""
+    """Return whether the type of a column that the landing has would change."""
     return any(wanted.get(name) != landed.get(name) for name in (*landed, *columns))
 
 
@@ -306,15 +307,15 @@ def _in_words(option: Any) -> str:
 def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
     wanted, landed = _options_of(draft), _options_of(state)
     named, ways = wanted.get("columns"), "Use the same options"
-    # parts have made columns where they appeared, and fixed ones come before all that are made
+    # without `columns`, made columns follow the column that they are made of; with it, they come last
     has_made = any(kind.from_ for kind in job.options.format.column_types.values())
     if named and state.columns and not landed.get("columns") and not has_made:
         ways += f" (`columns` may also begin with {[*state.columns]})"
         if named[: len(state.columns)] == [*state.columns]:
-            # from now on the landing gets no others
+            # from now on, the landing gets no other columns
             landed["columns"] = named
     if not draft.has_typed_files:
-        # files keep their texts: what these mean may change
+        # these files store texts, so the types of columns may change
         for name in ("column_types", "on_cast_error"):
             landed[name] = wanted.get(name)
     elif not _changed_types(wanted["column_types"], landed["column_types"], state.columns or ()):
@@ -322,7 +323,7 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
     differing = [name for name in {**wanted, **landed} if wanted.get(name) != landed.get(name)]
     if differing:
         if draft.format != state.format:
-            # the other differences only follow from the format
+            # the other differences only result from the other format
             del differing[1:]
         said = [
             f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"

@@ -1,6 +1,7 @@
 """Decisions on quarantined rows: a person accepts or discards them, by one commit.
 
-A decision names its decider, so that a decider whose response was lost does not decide again, on other rows.
+A decision names its decider. If the response to a decision is lost, the same decider can repeat the call: it
+then finds the first decision, and does not decide on other rows.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ Choice = Literal["accept", "discard"]
 
 
 def in_review(landing: Any) -> tuple[SetApart, ...]:
-    """Return the quarantined rows of a landing, by the commits that have quarantined them.
+    """Return the quarantined rows of a landing, one entry for each commit that has quarantined rows.
 
-    :param landing: its folder or manifest, as for
-        :func:`~airflow_provider_webcollect.landing.reader.read_landing`.
+    :param landing: the folder or the manifest of the landing, in any form that
+        :func:`~airflow_provider_webcollect.landing.reader.read_landing` accepts.
     :raises DestinationUnreadable: if a commit cannot be read.
     """
     state = CommitLog(landing_at(landing)).read()
@@ -64,32 +65,32 @@ def in_review(landing: Any) -> tuple[SetApart, ...]:
 def waiting(landing: Any, commit: int | None = None) -> SetApart:
     """Return the rows that a commit has quarantined, if nobody has decided on them yet.
 
-    :param landing: as for :func:`in_review`.
-    :param commit: the number of the commit; None for the only one.
-    :raises NothingToReview: if no rows are quarantined, or several commits have quarantined rows. The message
-        says who has decided, if that is known.
-    :raises DestinationUnreadable: as for :func:`in_review`.
+    :param landing: the folder or the manifest of the landing, see :func:`in_review`.
+    :param commit: the number of the commit; None for the only commit with quarantined rows.
+    :raises NothingToReview: if the commit has no quarantined rows, or no number is given and several commits
+        have some. The message says who has decided, if that is known.
+    :raises DestinationUnreadable: if a commit cannot be read.
     """
     folder = landing_at(landing)
     return _chosen(folder, CommitLog(folder).read(), None, commit)
 
 
 def accept(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
-    """Land quarantined rows as they are, each once, after all others.
+    """Land quarantined rows as they are, each once, after all landed rows.
 
-    Single rows that the landing cannot hold, since they do not fit the types of its columns or its format,
-    stay quarantined, from then on by the commit of the decision.
+    Single rows that the landing cannot hold, since they do not fit its format or the types of its columns,
+    stay quarantined, from then on under the number of the decision's commit.
 
-    If the landing would have begun again with the rows, they replace all landed rows. The export is not
-    marked; the next run with ``mark_exported`` marks it.
+    If the rows were to replace the landing when they were read, they replace all landed rows. The export is
+    not marked; the next run with ``mark_exported`` marks it.
 
-    :param landing: as for :func:`in_review`.
-    :param run_id: the id of the Airflow run that has read the rows; None for any.
-    :param commit: the number of the commit that has quarantined them; None if it is the only one of the run.
-    :param by: the decider. A second call by the same decider, about the same run and commit as far as they
-        are named, changes nothing, and returns the result of the first call. If it is empty, each call
+    :param landing: the folder or the manifest of the landing, see :func:`in_review`.
+    :param run_id: the id of the DAG run that has read the rows; None for any run.
+    :param commit: the number of the commit that has quarantined the rows; None for the only one of the run.
+    :param by: the decider. A second call by the same decider with the same ``run_id`` and ``commit``, as far
+        as they are given, changes nothing, and returns the result of the first call. If empty, each call
         decides.
-    :return: the rows that were accepted.
+    :return: the accepted rows.
     :raises NothingToReview: if no such rows are quarantined, or several commits have quarantined such rows.
     :raises PartsMissing: if a file of these rows is missing or damaged; nothing is committed then.
     :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
@@ -102,16 +103,15 @@ def accept(landing: Any, run_id: str | None = None, commit: int | None = None, b
 def discard(landing: Any, run_id: str | None = None, commit: int | None = None, by: str = "") -> SetApart:
     """Delete quarantined rows; the landing skips them, and counts them as discarded.
 
-    If the landing would have begun again with the rows, they are only dropped: the next run reads the source
-    again.
+    If the rows were to replace the landing when they were read, the next run reads the source again.
 
-    :param landing: as for :func:`in_review`.
-    :param run_id: as for :func:`accept`, like ``commit`` and ``by``.
-    :param commit: likewise.
-    :param by: likewise.
-    :return: the rows that were discarded.
-    :raises NothingToReview: as for :func:`accept`.
-    :raises LogContended: likewise.
+    :param landing: the folder or the manifest of the landing, see :func:`in_review`.
+    :param run_id: the id of the DAG run that has read the rows; None for any run.
+    :param commit: the number of the commit that has quarantined the rows; None for the only one of the run.
+    :param by: the decider, see :func:`accept`; if empty, each call decides.
+    :return: the discarded rows.
+    :raises NothingToReview: if no such rows are quarantined, or several commits have quarantined such rows.
+    :raises LogContended: if other landings keep committing meanwhile.
     """
     return _decide(landing_at(landing), "discard", run_id, commit, by)
 
@@ -132,13 +132,13 @@ def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | No
                     commits.publish(state)
                 raise
             assert state is not None
-            # by the next try, other rows may wait too
+            # by the next try, other rows may be quarantined too
             number = apart.commit
             (read,) = commits.commits([number])
             try:
                 made = _accepted(folder, state, read) if choice == "accept" else {}
             except PartsMissing:
-                # who has discarded them meanwhile has also deleted them
+                # another decider may have discarded the rows meanwhile, and deleted their files
                 if number in {left.commit for left in in_review(folder)}:
                     raise
                 raise Conflict from None
@@ -146,7 +146,7 @@ def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | No
             commits.publish(commits.append(state, decision))
             if choice == "discard":
                 with contextlib.suppress(Exception):
-                    # what is left is removed by `clean`
+                    # `clean` removes files that are left
                     folder.delete(part.name for part in read.quarantined)
             return replace(apart, rows=decision.rows or apart.rows)
     raise contended(folder)
@@ -195,9 +195,9 @@ def _decided_before(commits: CommitLog, earlier: Commit, choice: Choice) -> SetA
 def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
     """Write quarantined rows as rows of the landing, and return the fields of the commit that accepts them.
 
-    :param state: what has landed.
+    :param state: the state of the landing.
     :param read: the commit that has quarantined the rows.
-    :raises PartsMissing: if a file is not what was written; nothing was committed then.
+    :raises PartsMissing: if a file is missing or damaged; nothing is committed then.
     :raises FormatChanged: if the landing has begun again since, in another format or with other columns.
     :raises UnreadableRow: if the landing can hold none of the rows, because of its types or its format.
     """
@@ -242,7 +242,7 @@ def _accepted(folder: Folder, state: Manifest, read: Commit) -> dict[str, Any]:
 def _written(
     folder: Folder, part: Part, rows: Sequence[msgspec.Raw], file_format: FileFormat, columns: Columns
 ) -> Part:
-    """Write single rows of a file as a part of the landing, and return it."""
+    """Write single rows of a quarantined part as a part of the landing, and return it."""
     profiler, name = Profiler(), data_name(part.name.removesuffix(SINGLE_ROWS_SUFFIX) + file_format.suffix)
     with folder.part(name) as file, file_format.writer(file, columns, profiler) as writer:
         writer.write(rows)
@@ -257,9 +257,10 @@ def _written(
 def _sorted_rows(
     folder: Folder, read: Commit, file_format: FileFormat
 ) -> dict[str, tuple[Sequence[msgspec.Raw], Sequence[SingleRow]]]:
-    """Return the single rows that a format and its types can hold, and the others, by the name of their file.
+    """Sort the single rows of each file into rows that the format and its types can hold, and the others.
 
-    :raises UnreadableRow: if there are no rows but these, and it can hold none of them.
+    :return: both, by the name of the file.
+    :raises UnreadableRow: if all quarantined rows are single rows, and the format can hold none of them.
     """
     sorted_rows: dict[str, tuple[Sequence[msgspec.Raw], Sequence[SingleRow]]] = {}
     left: list[SingleRow] = []
@@ -281,8 +282,8 @@ def _sorted_rows(
 
 
 def _is_alike(part: Part, read: Commit, landing: Landing) -> bool:
-    """Return whether a part of quarantined rows can be one of the landing as it is."""
-    # later runs may name more columns, and have other types of texts, which files of Parquet alone depend on
+    """Return whether a quarantined part can become a part of the landing unchanged."""
+    # later runs may add columns, and change types, which only the files of Parquet depend on
     columns = (read.columns or ())[: part.columns]
 
     def written(each: Landing) -> tuple[Any, ...]:

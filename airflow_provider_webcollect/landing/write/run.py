@@ -1,7 +1,7 @@
 """Landings from end to end: read the log, plan, copy, check, append a commit, publish it, mark.
 
-A part becomes visible only when complete, under a unique name, and counts once a commit lists it. A landing
-whose commit number another landing has taken reads the log again and plans again.
+A part becomes visible only when complete, under a unique name, and counts once a commit lists it. If another
+landing has taken the number of its commit, a landing reads the log and plans again.
 """
 
 from __future__ import annotations
@@ -57,24 +57,24 @@ def run_job(job: Job) -> Landed:
     """Move the rows of a source to a folder, and return what has landed there.
 
     A commit of the same run stays unchanged; the unfinished work of an earlier attempt is resumed. If there
-    is nothing new, nothing is written (contract.md, endpoints 17, 18 and 19).
+    is nothing new, no rows are written (contract.md, endpoints 17, 18 and 19).
 
-    :param job: what is landed, where and for which run, see :func:`~.landing.write.job.job_of`.
-    :return: ``manifest``; ``new``, the parts that this run has landed; ``committed``, those that this call
-        has committed.
+    :param job: the source, the folder, the run and the options, see :func:`~.landing.write.job.job_of`.
+    :return: the result: ``manifest``; ``new``, the parts that this run has landed; ``committed``, the parts
+        that this call has committed.
     :raises DestinationTaken: if the folder holds another source, foreign files, or another run's commit that
         may not be replaced.
     :raises LogContended: if other landings keep committing meanwhile.
     :raises FormatChanged: if the data to continue has other format options.
     :raises SourceReset: if the source no longer begins with the data to continue.
-    :raises RowsMissing: if the service returned fewer or more rows than it announced, or has other rows by
-        now; nothing is marked then.
-    :raises ChecksFailed: if a check failed, and ``on_failed_checks`` is ``fail``, or there are no rows that
-        could be quarantined; also for a run whose rows have been quarantined since an earlier attempt.
+    :raises RowsMissing: if the service returned fewer or more rows than it announced, or its rows have
+        changed since they were read; the export is not marked then.
+    :raises ChecksFailed: if a check failed, and ``on_failed_checks`` is ``fail``, or there are no rows to
+        quarantine; also if an earlier attempt has quarantined the run's rows, and nobody has decided on them.
     :raises DestinationUnreadable: if a commit is torn, missing, of a newer version, or contradicts the
         others.
     :raises CastFailed: if a value does not fit its column's type.
-    :raises UnreadableRow: if a row is no JSON object.
+    :raises UnreadableRow: if a row is not a JSON object.
     :raises ExtraMissing: if the format needs a package that is not installed.
     :raises StorageError: if the storage cannot be read or written.
     :raises Stopped: once the job's ``stop`` is set.
@@ -102,22 +102,23 @@ def run_job(job: Job) -> Landed:
 class _Landing:
     """One try of a landing, based on the current state of the log.
 
-    All methods raise :class:`Conflict` if another landing has committed since.
+    Its methods raise :class:`Conflict` if another landing has committed since.
     """
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        # what another try has read ahead may be an old page
+        # a page that an earlier try has read ahead may be outdated
         job.pages.forget()
         self._log = CommitLog(job.folder)
         self._state = state = self._log.read()
-        #: Of earlier attempts of the run: their commits, the parts that these have landed, the last checks.
+        #: The commits of the run's earlier attempts; then their parts that have not been replaced, and the
+        #: outcomes of their latest checks.
         self._own = self._log.commits_of(state, job.run, job.run_began) if state else ()
         landed = [commit for commit in self._own if state and commit.number >= state.first_commit]
         self._own_parts = tuple(part for commit in landed for part in commit.parts)
         self._own_checks = self._own[-1].checks if self._own else ()
         self._inputs: Inputs | None = None
-        #: Other runs may have collected its missing inputs since.
+        #: The missing inputs of the run's rows; later runs may have collected some of these inputs since.
         self._missing = self._own[-1].missing_inputs if self._own else None
         if self._missing and self._last_missed and self._missing.run == self._last_missed.run:
             self._missing = self._last_missed
@@ -158,14 +159,14 @@ class _Landing:
 
     @property
     def _last_missed(self) -> MissingInputs | None:
-        """The inputs that the DAG run's last run has missed; None if another run has landed since."""
+        """The missing inputs of the last run that read rows; None if it was in another DAG run."""
         missed = self._state.missing_inputs if self._state else None
         return missed if missed and missed.run.is_beside(self._job.run) else None
 
     def _refuse_foreign_files(self) -> None:
-        """Refuse foreign files in a folder where nothing has landed.
+        """Refuse foreign files in the folder of a landing without commits.
 
-        :raises Conflict: if another landing has made them since the log was read.
+        :raises Conflict: if another landing has begun there since the log was read.
         """
         try:
             self._job.folder.refuse_foreign_files()
@@ -177,7 +178,7 @@ class _Landing:
     def _pages(self, scan: SourceScan, draft: Commit) -> Iterator[Page] | None:
         """Return the pages after a draft; None if a landing that continues there finds nothing new.
 
-        :raises SourceReset: if a source without rows would replace rows that are landed.
+        :raises SourceReset: if a source without rows would replace landed rows.
         """
         state, pages = self._state, scan.pages()
         first = next(pages, None)
@@ -188,7 +189,7 @@ class _Landing:
                     f"kept ({counted(state.rows, 'row')}): only rows replace a landing"
                 )
             if draft.total:
-                # before a mark, which covers what has arrived by now, the wait begins now
+                # before a mark, which covers all rows that have arrived by now, the wait begins now
                 pages = scan.late_pages(None if is_mark_due(self._job, state) else self._job.began)
                 first = next(pages, None)
             if first is None and not draft.replaces:
@@ -196,9 +197,10 @@ class _Landing:
         return itertools.chain(() if first is None else (first,), pages)
 
     def _kept(self, state: Manifest) -> Landed:
-        """Return the result if the landing stays as it is.
+        """Return the result of a landing that stays as it is.
 
-        :raises ChecksFailed: if rows of this run are quarantined, and ``on_failed_checks`` is ``fail``.
+        :raises ChecksFailed: if failed checks have quarantined rows of this run, and ``on_failed_checks`` is
+            ``fail``.
         """
         job = self._job
         if self._own:
@@ -210,9 +212,9 @@ class _Landing:
         return Landed(latest, self._own_parts, checks=self._own_checks, missing_inputs=self._missing)
 
     def _nothing_new(self, state: Manifest, draft: Commit, scan: SourceScan) -> Landed:
-        """Return the result of a landing that has found nothing new; mark the export, if that is due."""
+        """Return the result of a landing that has found nothing new; mark the export if that is due."""
         outcomes = self._check(None, NOTHING_WRONG)
-        # rows of its own were checked before their commit, or a person has accepted them
+        # the run's own rows were checked before their commit, or accepted by a person
         if not self._own and (failed := self._failed(outcomes)):
             raise _refusal(self._job, failed, "Nothing was committed or marked")
         log.info("%s has nothing new for %s.", self._job.called, self._job.folder.root)
@@ -220,7 +222,7 @@ class _Landing:
         return Landed(manifest, new=self._own_parts, checks=outcomes, missing_inputs=self._missing)
 
     def _commit(self, staging: Staging, scan: SourceScan, outcomes: tuple[CheckOutcome, ...]) -> Landed:
-        """Commit the read rows, quarantined if they have failed their checks; then mark the export."""
+        """Commit the rows, quarantined if their checks failed; then mark the export, if that is due."""
         job, draft = self._job, staging.draft
         commit = msgspec.structs.replace(
             draft,
@@ -253,12 +255,12 @@ class _Landing:
         return landed
 
     def _published(self, state: Manifest, draft: Commit, scan: SourceScan) -> Manifest:
-        """Show readers what has landed, and mark the export, if that is due; return what has landed then.
+        """Publish the state, mark the export if that is due, and return the latest state.
 
         A mark covers all rows of the source: if another landing has committed meanwhile, the next run marks.
 
-        :param draft: what was read of the source.
-        :raises RowsMissing: if the source has other rows by now; nothing is marked then.
+        :param draft: the draft with the rows that were read.
+        :raises RowsMissing: if the source's rows have changed; the export is not marked then.
         """
         job, latest = self._job, self._log.publish(state)
         if not is_mark_due(job, latest) or latest.commit != state.commit:
@@ -279,15 +281,15 @@ class _Landing:
     def _check(self, draft: Commit | None, counts: RuleCounts) -> tuple[CheckOutcome, ...]:
         """Return the outcomes of the checks of a run's rows.
 
-        :param draft: of the rows besides those that an earlier attempt has committed; None for no others.
-        :param counts: what the rules about values have counted of these.
+        :param draft: the draft with the rows that no earlier attempt has committed; None if there are none.
+        :param counts: the counts of the rules about values for these rows.
         """
         job, state = self._job, self._state
         if (checks := job.options.checks) is None:
             return ()
         parts, written = (draft.parts, draft.written) if draft else ((), ())
         if self._own and not written:
-            # only the mark is left to do, of rows that were checked before
+            # only the mark is left to do: the rows were checked before
             return self._own_checks
         before = self._inputs.before if self._inputs else None
         record = state.record_of(before.run if before else job.run) if state else None
@@ -315,7 +317,7 @@ class _Landing:
         return outcomes
 
     def _failed(self, outcomes: Sequence[CheckOutcome]) -> tuple[CheckOutcome, ...]:
-        """Return the checks for which nothing may be committed."""
+        """Return the failed checks that keep the rows from landing; none if failures only warn."""
         if self._job.options.on_failed_checks == "warn":
             return ()
         return tuple(outcome for outcome in outcomes if outcome.state == "failed")
@@ -324,8 +326,8 @@ class _Landing:
 def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFailed:
     """Return the error for failed checks.
 
-    :param outcomes: those that have failed first.
-    :param what: the state of the rows, and what to do.
+    :param outcomes: the outcomes to name, failed checks first.
+    :param what: the text about the state of the rows, and what to do.
     """
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     more = f"; and {len(outcomes) - _SHOWN} more" if len(outcomes) > _SHOWN else ""
@@ -337,8 +339,8 @@ def _refusal(job: Job, outcomes: Sequence[CheckOutcome], what: str) -> ChecksFai
 
 
 def _quarantined(job: Job, apart: SetApart) -> ChecksFailed:
-    """Return the error for the quarantined rows of a run that has failed its checks."""
-    # those that have failed first, and then the rules that single rows have broken
+    """Return the error for a run whose rows are quarantined because checks failed."""
+    # failed checks first, then the rules that single rows have broken
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
     rows = f"{counted(apart.rows, 'row')} of commit {apart.commit}"
     verb = "is" if apart.rows == 1 else "are"
@@ -349,7 +351,7 @@ def _ways(job: Job, apart: SetApart) -> str:
     """Return what a person can do about quarantined rows."""
     where = job.folder.as_argument
     if not where.isprintable():
-        # pasted into a terminal, a command would control it
+        # control characters in a pasted command would act on the terminal
         return "Accept or discard them"
     return (
         f"`webcollect landing cat {where} --quarantined {apart.commit} --reasons` shows them, "
@@ -359,7 +361,10 @@ def _ways(job: Job, apart: SetApart) -> str:
 
 
 def _confirmed_start(job: Job, scan: SourceScan, starts: Sequence[Commit]) -> Commit:
-    """Return the first starting point that the source still matches."""
+    """Return the first draft that the source still matches.
+
+    :raises SourceReset: if the source matches no draft.
+    """
     for start in starts:
         try:
             scan.go_to(start)
@@ -377,7 +382,7 @@ def _confirmed_start(job: Job, scan: SourceScan, starts: Sequence[Commit]) -> Co
 
 
 def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:
-    """Write late rows, and check that all rows of the source were read."""
+    """Write late rows if a mark follows, and check that all rows of the source were read."""
     if job.options.mark_exported and staging.draft.total and not scan.no_late_rows:
         # the mark covers the whole task, so rows that arrived while the last part was written must land first
         staging.write(scan.pages())
@@ -386,7 +391,7 @@ def _complete(job: Job, staging: Staging, scan: SourceScan) -> None:
 
 
 def _confirm(job: Job, draft: Commit, scan: SourceScan) -> None:
-    """Check that the source still has the rows that were read, and that these are all that it announced.
+    """Check that the source still has the rows that were read, and that it announced no other number of rows.
 
     This runs before each commit and, since a commit may take long, again before each mark.
     """
@@ -399,11 +404,12 @@ def _confirm(job: Job, draft: Commit, scan: SourceScan) -> None:
 def land_all(jobs: Mapping[str, Callable[[], object]], at_once: int) -> None:
     """Run ``jobs`` in threads.
 
-    If one fails, the others continue. If this is interrupted, for example by a timeout of the task, jobs that
-    have not begun are not run; running ones are not waited for, and end when their ``stop`` is set.
+    If a job fails, the others continue. After an interruption, such as a timeout of the task, no further job
+    begins; this function does not wait for running jobs, which end when their ``stop`` is set.
 
     :param jobs: the jobs by the name of their landing.
-    :raises SomeFailed: at the end, with all errors, if any have failed.
+    :param at_once: maximum number of jobs that run at the same time.
+    :raises SomeFailed: after all jobs have ended, with all errors, if any job has failed.
     """
     errors: dict[str, Exception] = {}
     waiting = deque(jobs)

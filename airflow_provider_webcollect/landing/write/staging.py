@@ -1,4 +1,4 @@
-"""Writing the parts of a landing while its rows come, and the draft of its commit: for a retry."""
+"""Writes the parts of a landing while its rows arrive, and the draft of its commit for a retry."""
 
 from __future__ import annotations
 
@@ -41,19 +41,20 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.write.copy import Page
     from airflow_provider_webcollect.landing.write.job import Job
 
-#: Bytes passed to the thread, and written, at a time. The threads synchronize for every batch: with small
-#: batches the second thread costs more time than it saves.
+#: Bytes that are passed to the writing thread at a time. The threads synchronize for each batch: with small
+#: batches, the second thread would cost more time than it saves.
 BATCH_BYTES = 1024 * 1024
-#: Seconds between two writes of a draft: stores such as Google Cloud Storage take one a second of an object.
+#: Minimum seconds between two writes of a draft: stores such as Google Cloud Storage limit an object to one
+#: write per second.
 INTERVAL = 1.0
 
 
 class SortedPage(NamedTuple):
-    """A page whose rows are sorted by the rules about values.
+    """A page whose rows the rules about values have sorted.
 
-    :ivar rows: those that land.
-    :ivar wrong: those that are quarantined, each by itself.
-    :ivar counts_before: what the rules had counted before this page, if they sort rows.
+    :ivar rows: the rows to land.
+    :ivar wrong: the wrong rows, which are quarantined as single rows.
+    :ivar counts_before: the counts of the rules before this page; None if the rules do not sort rows.
     """
 
     page: Page
@@ -65,15 +66,16 @@ class SortedPage(NamedTuple):
 class Staging:
     """Writes the parts of one landing, and keeps the draft of its commit in a file.
 
-    After an error in the block, the file has all finished parts; after :class:`RowsMissing`, it is deleted.
+    After an error in its ``with`` block, the file lists all finished parts; after :class:`RowsMissing`, it is
+    deleted.
 
-    :param draft: with which it begins.
-    :param parts_before: how many parts the landing has already: names continue from there, so that their
-        order is that of the rows.
-    :param earlier: the files of earlier attempts of the run.
-    :param inputs: what judges the inputs of the rows; None if they are not checked.
-    :ivar draft: what is written.
-    :ivar rules: what they have counted, also of parts that an earlier attempt has written.
+    :param draft: the draft to continue.
+    :param parts_before: number of parts that the landing already has; numbers in part names continue from
+        there, so that the names sort in the order of the rows.
+    :param earlier: the names of the draft files of the run's earlier attempts.
+    :param inputs: judges the inputs of the rows; None if inputs are not checked.
+    :ivar draft: the draft with all finished parts.
+    :ivar rules: the rules about values, with their counts, including parts that an earlier attempt wrote.
     """
 
     def __init__(
@@ -106,14 +108,14 @@ class Staging:
     ) -> None:
         with contextlib.suppress(Exception):
             if isinstance(error, RowsMissing):
-                # the source has changed since, or its counts are wrong: these rows may not go together
+                # the source has changed, or its counts are wrong: these rows may not belong together
                 self.end()
             # after an interruption, such as a timeout, do not wait for the storage
             elif isinstance(error, Exception) and not self._is_saved:
                 self._save()
 
     def write(self, pages: Iterator[Page]) -> None:
-        """Write pages as parts, while the next ones come."""
+        """Write pages as parts, as they arrive."""
         sorted_pages = map(self._sorted, pages)
         page = next(sorted_pages, None)
         while page is not None:
@@ -125,14 +127,14 @@ class Staging:
             page = left_over or next(sorted_pages, None)
 
     def end(self) -> None:
-        """Delete the drafts of the run: what they have is committed, or read again."""
+        """Delete the drafts of the run: their rows are committed, or will be read again."""
         self._is_saved = True
         self._job.folder.delete([*self._earlier, *([self._name] if self._is_there else [])])
 
     def _save(self) -> None:
         self._job.folder.write(self._name, encode(self.draft))
         self._is_there, self._is_saved, self._saved = True, True, time.monotonic()
-        # this draft continues one of them, and no retry needs the others
+        # this draft continues one of the earlier drafts, and no retry needs the others
         self._job.folder.delete(self._earlier)
         self._earlier.clear()
 
@@ -144,9 +146,9 @@ class Staging:
         return SortedPage(page, *self.rules.split(page.rows), before)
 
     def _write_part(self, first: SortedPage, others: Iterator[SortedPage]) -> SortedPage | None:
-        """Write the next part, and a file of the single rows of its pages that are quarantined.
+        """Write the next part, and a file for the wrong rows of its pages.
 
-        :return: the page that was read but belongs to the next part, if there is one.
+        :return: a page that was read but belongs to the next part; None if there is none.
         """
         options, draft, begin = self._job.options, self.draft, first.page
         last, left_over = begin, None
@@ -177,21 +179,24 @@ class Staging:
             rule_counts=(left_over and left_over.counts_before) or self.rules.counts,
         )
         self._is_saved = False
-        # otherwise the next part, or an error, saves it
+        # otherwise the draft is saved with a later part, or after an error
         if time.monotonic() - self._saved >= INTERVAL:
             self._save()
         return left_over
 
 
 class _PartFiles:
-    """The file of the next part, and that of the single rows of its pages; each begins with its first row.
+    """The file of the next part, and a file for wrong rows of its pages; each is opened for its first row.
 
-    As a context manager it ends them, or drops them on an error.
+    As a context manager, it finishes both files, or drops them on an error.
 
-    :param draft: which they follow.
-    :ivar number: of the part.
-    :ivar rows: how many rows the part has; ``wrong`` is how many are in the other file.
-    :ivar profiler: of the part's rows.
+    :param draft: the draft that the part is added to.
+    :param parts_before: number of parts that the landing had before the draft.
+    :param columns: the columns of the landing so far.
+    :param rules: the rules about values.
+    :ivar number: the number of the part.
+    :ivar rows: number of rows in the part; ``wrong`` is the number of rows in the other file.
+    :ivar profiler: counts the values of the part's rows.
     """
 
     def __init__(
@@ -199,7 +204,7 @@ class _PartFiles:
     ) -> None:
         self.number = parts_before + len(draft.parts) + 1
         self.rows = self.wrong = 0
-        # rules that sort rows have counted before; of those that are written, they keep examples of no value
+        # rules that sort rows have counted them already; of written rows, they keep examples of empty values
         self.profiler = Profiler(rules if rules.first else None)
         self._job, self._columns, self._file_format = job, columns, job.options.format
         folder = f"{job.options.partition}/" if job.options.partition else ""
@@ -222,11 +227,11 @@ class _PartFiles:
 
     @property
     def bytes(self) -> int:
-        """The bytes of both files so far."""
+        """Number of bytes in both files so far."""
         return (self._behind.bytes if self._behind else 0) + (self._apart.bytes if self._apart else 0)
 
     def add(self, page: SortedPage) -> bool:
-        """Write a page, and return whether it belongs to this part; if not, nothing was written."""
+        """Write a page, and return whether it belongs to this part; if not, nothing is written."""
         if page.rows:
             if self._writer is None:
                 self._file = self._open.enter_context(self._job.folder.part(self._name))
@@ -235,7 +240,7 @@ class _PartFiles:
                 self._writer = self._open.enter_context(writer)
             if not self._writer.write(page.rows):
                 return False
-            # how much the rows take in the file is only known once they are there
+            # the size of rows in the file is only known once they are written
             if self.bytes + self._writer.held_bytes >= self._job.options.max_part_bytes:
                 self._writer.flush()
         if page.wrong:
@@ -248,9 +253,11 @@ class _PartFiles:
         return True
 
     def finished(self, **place: int) -> tuple[list[Part], list[Part]]:
-        """Return the part, and the file of single rows, as far as they have rows; both are ended.
+        """Return the part and the file of wrong rows, each in a list, which is empty without rows.
 
-        :param place: their ``start_offset`` and ``next_offset``.
+        Both files must be finished: call this after the ``with`` block.
+
+        :param place: the ``start_offset`` and the ``next_offset`` of both.
         """
         parts, quarantined = [], []
         if self._file is not None and self._writer is not None:
@@ -268,12 +275,12 @@ def _bytes_of(draft: Commit) -> int:
 
 
 def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows: Rows) -> None:
-    """Refuse a named column that no row of a landing's first part has, if one has it in another letter case.
+    """Refuse a named column that no row of the first part has, if a row has it in another letter case.
 
-    Otherwise it would always be null. A column that is only missing may come later.
+    Otherwise the column would always be null. A column that is only missing may appear later.
 
-    :param profile: of the part.
-    :param rows: its first page.
+    :param profile: the profile of the part.
+    :param rows: the rows of the part's first page.
     """
     sources = list(dict.fromkeys(map(file_format.source_of, file_format.column_types)))
     named = {"columns": file_format.columns or (), "column_types": sources}
@@ -294,7 +301,7 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
 
 @contextlib.contextmanager
 def write_behind(sink: SupportsWrite) -> Iterator[WriteBehind]:
-    """Provide a sink that writes to ``sink`` in a thread; when the block ends, everything is written.
+    """Provide a sink that writes to ``sink`` in a thread; at the end of the block, everything is written.
 
     An error of ``sink`` is raised by a later write or at the end, and nothing more is written after it. The
     context manager then waits for the write in flight, but only briefly if the task was interrupted, for
