@@ -1,6 +1,6 @@
 """Apache Airflow provider for a web data collection service.
 
-The names that DAGs use can be imported from here; a module is loaded when one of its names is first used.
+DAGs can import all public names from here; a module is loaded when one of its names is first used.
 """
 
 from __future__ import annotations

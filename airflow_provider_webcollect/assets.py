@@ -1,5 +1,4 @@
-"""Assets ``webcollect://<conn_id>/<task id>``, which represent the rows of a collection task, and the events
-of the assets that rows land in."""
+"""Assets of collection tasks, ``webcollect://<conn_id>/<task id>``; and the asset events of landings."""
 
 from __future__ import annotations
 
@@ -35,10 +34,10 @@ _FORM = "a webcollect asset is webcollect://<connection id>/<collection task id>
 
 
 def storable(value: T) -> T:
-    """Return plain JSON that every database of Airflow can store: PostgreSQL takes no NUL and no surrogates.
+    """Return plain JSON in a form that each of Airflow's databases can store.
 
-    U+FFFD replaces them. Everything sent to Airflow's database passes through this function: XComs, events,
-    triggers.
+    PostgreSQL accepts no NUL and no surrogates, so U+FFFD replaces them. Everything that is sent to Airflow's
+    database passes through this function: XComs, events, triggers.
     """
     stored: Any = value
     match stored:
@@ -58,7 +57,7 @@ def create_asset(
     webcollect_conn_id: str = "webcollect_default",
     extra: dict[str, Any] | None = None,
 ) -> Asset:
-    """Return the asset of a task's rows, or of one batch, for schedules, inlets and outlets.
+    """Return the asset of a collection task's rows, or of one batch, for schedules, inlets and outlets.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param lotno: the batch number; None for the whole history.
@@ -78,7 +77,7 @@ def create_asset(
 def sanitize_uri(uri: SplitResult) -> SplitResult:
     """Check the URI of an asset, and return its normalized form.
 
-    :param uri: the URI, split.
+    :param uri: the URI, split into its parts.
     :raises ValueError: if it is not the URI of a ``webcollect`` asset.
     """
     parts = [unquote(part) for part in uri.path.strip("/").split("/")]
@@ -88,21 +87,21 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def landing_asset(destination: object) -> Asset | None:
-    """Return the asset of a folder that rows land in, ``s3://bucket/prices``; None if its name cannot be one.
+    """Return the asset of a destination; None if its name cannot be the URI of an asset.
 
-    Airflow drops parts of some names (``?``, ``#``), which would make them the assets of other folders.
+    The asset of a folder is the folder's URL, such as ``s3://bucket/prices``; the asset of an Iceberg table
+    is ``iceberg://catalog/namespace/table``. Airflow drops parts of some names (``?``, ``#``), so the asset
+    of such a folder would be another folder's.
 
-    The asset of an Iceberg table is ``iceberg://catalog/namespace/table``.
-
-    :param destination: a location; or a path or URL, an ``ObjectStoragePath``, or the name of an Iceberg
-        table, which may be wrong. The connection in it is left out.
+    :param destination: a location, a path or URL, an ``ObjectStoragePath``, or the name of an Iceberg table;
+        it may be invalid. The connection in it is left out.
     """
     from airflow.providers.common.compat.sdk import Asset
 
     if not isinstance(destination, Location):
         destination = Location("iceberg" if is_iceberg_name(destination) else "folder", str(destination))
     uri = destination.asset_uri
-    # URIs of assets must be ASCII and have a maximum length; folders need not
+    # the URI of an asset must be ASCII and has a maximum length, unlike the URL of a folder
     if uri.isascii():
         with contextlib.suppress(ValueError):
             asset = Asset(uri=uri)
@@ -114,8 +113,10 @@ class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
     """Rows of a landing that a commit has quarantined.
 
     :ivar commit: the number of the commit.
-    :ivar dag_id: the DAG id of the run that has read them; ``run_id`` is its run id.
-    :ivar at: when they were quarantined.
+    :ivar rows: the number of the rows.
+    :ivar dag_id: the DAG id of the DAG run that has read the rows.
+    :ivar run_id: the run id of that DAG run.
+    :ivar at: the time at which the rows were quarantined.
     """
 
     commit: int
@@ -128,8 +129,8 @@ class WaitingRows(msgspec.Struct, frozen=True, kw_only=True):
 class InputsWithoutRows(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a collection task that have no row.
 
-    :ivar count: the number of these inputs; ``inputs`` has the first 1,000 of them, or fewer if there are
-        many sources.
+    :ivar count: the number of these inputs.
+    :ivar inputs: the first 1,000 of these inputs, or fewer if there are many sources.
     """
 
     count: int
@@ -137,18 +138,19 @@ class InputsWithoutRows(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LandedSource(NamedTuple):
-    """What an event says about one collection task.
+    """An event's facts about one collection task.
 
-    :ivar collection_task_name: None if it is not known.
-    :ivar rows: None if they are not known.
-    :ivar usual_rows: None if they are not known.
+    :ivar collection_task_id: the id of the collection task.
+    :ivar collection_task_name: its name; None if it is not known.
+    :ivar rows: the number of rows, as in the event; None if it is not known.
+    :ivar usual_rows: the usual number of rows, as in the event; None if it is not known.
     :ivar filled: by column, the share of the rows in which it has a value, 0 to 1; empty if not known.
-    :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
-    :ivar missing_inputs: None if they are not known, or not checked.
+    :ivar checks: the outcome of each check, in the form of :class:`~.landing.checks.CheckOutcome`.
+    :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     :ivar manifest: the address of the landing's manifest.
     :ivar commit: the number of the landing's last commit at that time; None if it is not known.
     :ivar quarantined: the numbers of the commits that have quarantined rows of the run.
-    :ivar waiting: all quarantined rows of its landing, of this run and of earlier ones.
+    :ivar waiting: the quarantined rows of the landing, from this run and earlier ones, as in the event.
     """
 
     collection_task_id: str
@@ -165,59 +167,60 @@ class LandedSource(NamedTuple):
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether all rows of the run are quarantined, not only single ones."""
+        """Whether all rows of the run are quarantined, not only some of them."""
         return bool(self.quarantined) and not self.rows
 
     @property
     def landing(self) -> str:
-        """The folder of the landing, or the name of its table."""
+        """The folder of the landing, or the name of its Iceberg table."""
         return self.manifest.removesuffix(f"/{MANIFEST}")
 
 
-# without `gc=False`, thousands of events would keep the garbage collector busy
+# `gc=False`, since thousands of events would keep the garbage collector busy
 class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The ``extra`` of a landing's asset event: the transfer writes it, consumers read it.
 
     :ivar webcollect_conn_id: the Airflow connection of the service.
     :ivar object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for the
-        connection in ``destination``, or the storage's default credentials. With several sources, the
+        connection in ``destination``, or for the storage's default credentials. With several sources, the
         address of a manifest may name another connection.
-    :ivar destination: the folder as it was given; with several sources, the folder of them all.
-    :ivar rows: the number of rows of the landing or, if it is incremental, of this run; ``bytes`` and
-        ``parts`` likewise; with several sources, the sums.
+    :ivar destination: the folder as it was given; with several sources, the folder that contains all of them.
+    :ivar rows: the number of rows of the landing or, if it is incremental, of this run; with several sources,
+        the sum. ``bytes`` and ``parts`` are counted in the same way.
     :ivar usual_rows: the median number of rows of the last ten runs that have landed rows there; None if
-        there are fewer than four such runs; with several sources, the sum.
-    :ivar bytes: the size of the parts.
+        there are fewer than four such runs, or if this run only repeats missing inputs of another run; with
+        several sources, the sum, or None if it is None for one of them.
+    :ivar bytes: the size of the parts in bytes.
     :ivar parts: the number of parts.
-    :ivar duration: seconds.
-    :ivar quarantined_rows: the number of this run's rows that have failed their checks and wait for a
-        person's decision.
+    :ivar duration: the duration of the landing in seconds.
+    :ivar quarantined_rows: the number of this run's quarantined rows.
     :ivar quarantined: the numbers of the commits that have quarantined them; unset if there are several
         sources.
-    :ivar waiting: the quarantined rows of the landing, from this run and earlier ones, the newest first: of
+    :ivar waiting: the quarantined rows of the landing, from this run and earlier ones, the newest first, of
         at most 100 commits, or fewer if there are many sources; unset if there are several sources.
-    :ivar total_rows: the number of all rows of an incremental landing; unset for others.
+    :ivar total_rows: the number of all rows of an incremental landing; unset for a full landing.
     :ivar changes: how many keys are ``new``, ``changed`` and ``gone`` since the previous whole run, if they
         are counted (``whole_runs_key``); None for a run that is not whole; with several sources, the sums.
-    :ivar collection_task_id: the id of the source's task. This field and the next six are unset if there are
-        several sources, as are ``filled``, ``checks`` and ``missing_inputs``.
-    :ivar collection_task_name: its name; None if it is not known.
-    :ivar lotno: the batch; None for the whole history.
+    :ivar collection_task_id: the id of the collection task. This field and the next six are unset if there
+        are several sources, as are ``filled``, ``checks`` and ``missing_inputs``.
+    :ivar collection_task_name: the collection task's name; None if it is not known.
+    :ivar lotno: the number of the batch; None for the whole history.
     :ivar manifest: the address of the landing's manifest.
     :ivar commit: the number of the landing's last commit; it and earlier commits have all of this run's rows.
     :ivar uris: the parts that this run has landed; None if there are more than 1,000.
     :ivar objects: the same parts without scheme and bucket.
-    :ivar collection_task_ids: the ids of several sources; unset for one source, as are ``manifests`` and the
-        names.
-    :ivar collection_task_names: the names of the sources, None for each that is not known.
-    :ivar manifests: the manifests of their landings.
-    :ivar source_rows: the number of rows of each source; ``source_usual_rows`` and ``source_commits``
-        likewise, and, if there are no more than 1,000 columns or checks in all, ``source_filled`` and
-        ``source_checks``.
+    :ivar collection_task_ids: the ids of several collection tasks; unset for one source, as are
+        ``collection_task_names`` and ``manifests``.
+    :ivar collection_task_names: the names of these collection tasks, with None for each unknown name.
+    :ivar manifests: the addresses of the manifests of their landings.
+    :ivar source_rows: ``rows`` of each source; ``source_usual_rows`` and ``source_commits`` have the other
+        numbers of each source.
+    :ivar source_filled: ``filled`` of each source, if there are no more than 1,000 columns in all;
+        ``source_checks`` has ``checks`` of each source, if there are no more than 1,000 checks in all.
     :ivar source_quarantined: ``quarantined`` of each source; ``source_waiting`` and ``source_missing_inputs``
-        likewise.
+        have the other two fields of each source.
     :ivar filled: by column, the share of the rows in which it has a value, 0 to 1.
-    :ivar checks: the outcome of each check, as :class:`~.landing.checks.CheckOutcome` has it.
+    :ivar checks: the outcome of each check, in the form of :class:`~.landing.checks.CheckOutcome`.
     :ivar missing_inputs: the inputs without a row; None if they are not known, or not checked.
     """
 
@@ -260,7 +263,8 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def of(cls, extra: object) -> LandingEvent | None:
         """Return an asset event's ``extra`` as a landing's event; None if it is not from a landing.
 
-        :param extra: the extra of an asset event, or its JSON; anyone may add events, with any extra.
+        :param extra: the ``extra`` of an asset event, or its JSON text; it can be anything, since anyone may
+            add events.
         """
         try:
             if isinstance(extra, str):
@@ -280,7 +284,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return _listed(self.collection_task_ids, self.collection_task_id)
 
     def sources(self) -> list[LandedSource]:
-        """Return the event's facts on each collection task."""
+        """Return the event's facts about each collection task."""
         tasks = self.tasks()
 
         def of_each(several: Any, one: Any, unknown: Any) -> list[Any]:
@@ -306,7 +310,7 @@ class LandingEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ]
 
     def all_manifests(self) -> list[str]:
-        """Return the addresses of all its landings' manifests."""
+        """Return the addresses of the manifests of all landings in the event."""
         return _listed(self.manifests, self.manifest)
 
 
@@ -317,7 +321,7 @@ def _listed(several: list[T] | UnsetType, one: T | UnsetType) -> list[T]:
 
 
 def is_asset(outlet: object) -> bool:
-    """Return whether an outlet is an asset, or a reference to one, which Airflow 3 has; not an alias."""
+    """Return whether an outlet is an asset, or a reference to an asset (Airflow 3), but not an alias."""
     from airflow.providers.common.compat.sdk import Asset
 
     refer = getattr(Asset, "ref", None)
@@ -327,7 +331,11 @@ def is_asset(outlet: object) -> bool:
 def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | None = None) -> tuple[str, str]:
     """Return the OpenLineage namespace and name of a task's rows.
 
-    The namespace is derived from the service's host: two connections to one service have the same datasets.
+    The namespace comes from the service's host, so two connections to one service have the same datasets.
+
+    :param hook: the hook of the connection.
+    :param collection_task_id: the id of the collection task.
+    :param lotno: the number of the batch; None for the whole history.
     """
     service = urlsplit(hook.connection.settings.base_url)
     place = service.hostname if service.port is None else f"{service.hostname}:{service.port}"
@@ -337,7 +345,7 @@ def dataset_name(hook: WebCollectHook, collection_task_id: str, lotno: str | Non
 def documentation(name: object) -> dict[str, Any]:
     """Return OpenLineage's facet that describes a dataset by the name of its collection task.
 
-    :param name: the name; any other value than a text, such as None if it is not known, gives no facet.
+    :param name: the name; for a value that is not a string, such as None, no facet is returned.
     """
     if not isinstance(name, str):
         return {}
@@ -350,7 +358,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """Return the OpenLineage dataset of a ``webcollect`` asset.
 
     :param asset: the asset.
-    :param lineage_context: the hook that has read the rows, or any other object for an inlet or outlet.
+    :param lineage_context: the hook that has read the rows; any other object for an inlet or an outlet.
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 

@@ -1,4 +1,4 @@
-"""The file of collection tasks: the names of the service's tasks, and the settings of each of them."""
+"""The file of collection tasks: the names of the service's tasks, and the settings of each task."""
 
 from __future__ import annotations
 
@@ -28,32 +28,33 @@ from airflow_provider_webcollect.service.endpoints import update_task_parameters
 from airflow_provider_webcollect.service.errors import InvalidArgument, quoted
 
 SECTION, OPTION = "webcollect", "collection_tasks"
-#: Keys that begin with this prefix are a person's own and can have any value.
+#: Prefix of the keys that people can use for themselves, with any value.
 OWN = "x-"
-#: Seconds for which a wrong file that was just written counts as half-written, and seconds without a change
-#: after which it is read.
+#: Seconds for which an invalid file that was just written counts as half-written, and seconds without a
+#: change after which a file is read.
 SETTLE, PAUSE = 1.0, 0.05
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-#: Maximum number of lists and mappings of a file inside each other.
+#: Maximum depth of nested lists and mappings in a file.
 DEEPEST = 100
-#: Maximum number of characters of an id or a name.
+#: Maximum number of characters in an id or a name.
 LONGEST_NAME = 200
 #: The beginning of an expression, a block or a comment of Jinja.
 _TEMPLATE = re.compile(r"\{[{%#]")
-#: Fields that are filled in, and anything that looks like a field; neither is in the braces of a template.
+#: Fields that are filled in, and anything that looks like a field, but not inside the braces of a template.
 FIELD, _ANY_FIELD = re.compile(r"(?<!\{)\{(name|id)\}(?!\})"), re.compile(r"(?<!\{)\{(\w+)\}(?!\})")
-#: Names whose letters and digits can all be used in Airflow's ids and in names of tables.
+#: Names whose letters and digits are all allowed in Airflow's ids and in names of tables.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._ -]{1,100}")
 _TWO_ESCAPES = re.compile(r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})", re.IGNORECASE)
-#: Keys whose values may be booleans and numbers; all other values are texts, exactly as written.
+#: Keys whose values may be booleans and numbers; all other values are strings, exactly as written.
 _TYPED = {"checks", "is_append", "rows", "cost"} | {
     name for name, option in arguments.declared(SourceOptions).items() if option.kind in {bool, int, float}
 }
-#: Keys within these whose values are texts, unless they are mappings, as of a column of this name.
+#: Keys inside such values whose own values are strings; a mapping under such a key is about a column that has
+#: this name, and may have booleans and numbers.
 _TEXTS = {"values", "pattern", "column", "action_id"}
-#: A number of JSON and of YAML 1.2; YAML 1.1 would take 010 for 8, and 1e3 for a text.
+#: A number in JSON and in YAML 1.2; YAML 1.1 would read 010 as 8, and 1e3 as a string.
 _NUMBER = re.compile(r"[-+]?(?=\.?[0-9])[0-9]{0,30}(\.[0-9]*)?([eE][-+]?[0-9]+)?")
-#: Files that were read, each with its version and with its entries or the error in it.
+#: The files that were read: for each path, the file's version, and its entries or the error in it.
 _read: dict[Path, tuple[tuple[int, ...], CollectionTasks | InvalidArgument]] = {}
 
 
@@ -61,18 +62,19 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """An entry of the file.
 
     :ivar id: the id of the service's task.
-    :ivar name: unique in the file, whatever the letter case.
-    :ivar lotno: the number of one of its batches; None for the whole history.
-    :ivar destination: the folder of its rows; None for a folder with its name in the DAG's destination.
-    :ivar options: the options of its landing, as :class:`~.landing.options.SourceOptions` takes them; in the
-        file, each is a key of the entry.
-    :ivar load: ``table`` and options of its load, as :class:`~.landing.options.LoadOptions` takes them; False
-        for no load; None for the load that the DAG sets for all.
-    :ivar tags: words with which a person describes it.
+    :ivar name: the task's name, unique in the file, whatever the letter case.
+    :ivar lotno: the number of one of the task's batches; None for the whole history.
+    :ivar destination: the folder of the task's rows; None for the DAG's destination, with the task's name in
+        it.
+    :ivar options: the options of the landing, as :class:`~.landing.options.SourceOptions` takes them; in the
+        file, each option is a key of the entry.
+    :ivar load: ``table`` and the options of the load, as :class:`~.landing.options.LoadOptions` takes them;
+        False for no load; None for the load that the DAG sets for all tasks.
+    :ivar tags: words with which a person describes the task.
     :ivar loop_items: loops to set before a run; each ``{"action_id", "loop_type", "loop_items"}`` and,
         optionally, ``"is_append"``.
-    :ivar service_name: its name in the service when discovery last wrote the file; discovery also writes the
-        next three.
+    :ivar service_name: the task's name in the service when discovery last wrote the file; discovery also
+        writes the next three values.
     :ivar last_run: the last day with a run, ISO 8601.
     :ivar rows: the number of rows collected in the last three months.
     :ivar cost: the cost of these rows.
@@ -95,12 +97,12 @@ class CollectionTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 #: The keys that an entry can have, in the order in which errors name them.
 _OPTIONS = SourceOptions.__struct_fields__
 _KEYS = (*(name for name in CollectionTask.__struct_fields__ if name != "options"), *_OPTIONS)
-#: The keys that the file's defaults cannot have: their values are unique, or written by discovery.
+#: The keys that the file's defaults cannot have: each value is unique, or discovery writes it.
 _UNIQUE = {"id", "name", "destination", "service_name", "last_run", "rows", "cost"}
 
 
 class CollectionTasks(msgspec.Struct, frozen=True):
-    """The entries of a file, in its order."""
+    """The entries of a file, in the file's order."""
 
     path: Path
     tasks: tuple[CollectionTask, ...]
@@ -111,14 +113,14 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         return self.by_key.get(folded(key))
 
     def names(self, task_ids: Iterable[str]) -> dict[str, str]:
-        """Return the names of the tasks that are in the file, by id."""
+        """Return the names of those of the given tasks that are in the file, by id."""
         return {task_id: task.name for task_id in task_ids if (task := self.find(task_id))}
 
     def get(self, argument: str, key: str) -> CollectionTask:
         """Return the entry with this id or name.
 
-        :param argument: its name, for the error.
-        :raises InvalidArgument: with the nearest names, if there is no such entry.
+        :param argument: the name of the argument that has the key, for the error.
+        :raises InvalidArgument: if there is no such entry; the error shows the nearest names.
         """
         if task := self.find(key):
             return task
@@ -134,7 +136,7 @@ def folded(key: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return a name in the characters of Airflow's ids; with a digest if other characters were replaced."""
+    """Return a name in characters that Airflow's ids allow, with a digest if others were replaced."""
     ascii_only = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
     plain = re.sub(r"[^A-Za-z0-9]+", "_", ascii_only).strip("_")[:100]
     if _PLAIN_NAME.fullmatch(name) and plain:
@@ -143,16 +145,16 @@ def plain_name(name: str) -> str:
 
 
 def table_name(name: str) -> str:
-    """Return a name as a table's name: a letter, then lower-case letters, digits and single underscores."""
+    """Return a name as a table's name: a letter, then letters, digits and single underscores, lower-case."""
     plain = plain_name(name).lower()
     return plain if plain[0].isalpha() else f"t_{plain}"
 
 
 def filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str], str] = str) -> str:
-    """Return a text in which the fields are replaced by the name and the id of a task.
+    """Return a text with the name and the id of a task in place of the fields.
 
-    :param argument: its name, for the error.
-    :param spell: returns a name or an id as the text can have it.
+    :param argument: the name of the argument that has the text, for the error.
+    :param spell: returns a name or an id in the form in which the text can have it.
     :raises InvalidArgument: if the text has another field.
     """
     if unknown := [field for field in _ANY_FIELD.findall(text) if field not in {"name", "id"}]:
@@ -162,16 +164,16 @@ def filled(argument: str, text: str, task: CollectionTask, spell: Callable[[str]
 
 
 def is_id(key: str) -> bool:
-    """Return whether a text is a UUID, which is an id whatever the file says."""
+    """Return whether a key is a UUID, which is always an id, never a name."""
     return _UUID.fullmatch(key) is not None
 
 
 def configured() -> CollectionTasks | None:
     """Return the entries of the file in ``[webcollect] collection_tasks``; None if no file is set.
 
-    :raises InvalidArgument: if the file is wrong, or its path is not absolute.
+    :raises InvalidArgument: if the file is invalid, or its path is not absolute.
     """
-    # the command line works without Airflow
+    # imported here, since the command line works without Airflow
     from airflow.providers.common.compat.sdk import conf
 
     path = conf.get(SECTION, OPTION, fallback=None)
@@ -187,9 +189,11 @@ def task_of(
 ) -> CollectionTask:
     """Return the entry of a task that is given by its name; for an id, an entry that has only the id.
 
+    :param argument: the name of the argument, for the error.
+    :param value: the task's id or name.
     :param read: returns the entries of the configured file, or None if there is no file.
-    :raises InvalidArgument: if it is not a text, or if it is neither a UUID nor in the file, and there is a
-        file.
+    :raises InvalidArgument: if the value is not a string; or if there is a file, and the value is neither a
+        UUID nor in the file.
     """
     key = arguments.text(argument, value)
     if not is_id(key) and (tasks := read()):
@@ -211,7 +215,11 @@ def task_id_of(argument: str, value: object) -> str:
 def task_ids_of(
     argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False
 ) -> list[str]:
-    """Return the ids of a list of tasks, each as :func:`task_id_of` takes it; the list may be JSON text."""
+    """Return the ids of a list of tasks, given by their ids or names; the list may be JSON text.
+
+    :param most: maximum number of tasks; None for no limit.
+    :raises InvalidArgument: as :func:`task_of` does, and if the number of tasks is not allowed.
+    """
     keys = arguments.texts(argument, arguments.decoded(values), most=most, may_be_empty=may_be_empty)
     return [task_id_of(f"{argument}[{index}]", key) for index, key in enumerate(keys)]
 
@@ -221,12 +229,12 @@ def hint_at_names(
     read: Callable[[], CollectionTasks | None] = configured,
     setting: str = f"`[{SECTION}] {OPTION}`",
 ) -> str:
-    """Return a hint about tasks that the service does not know, if one may be a name and there is no file.
+    """Return a hint about tasks that the service does not know, if a key may be a name and there is no file.
 
-    :param keys: the tasks, as the request named them.
+    :param keys: the ids of the tasks, as the request had them.
     :param read: as for :func:`task_of`.
-    :param setting: where a person sets the file.
-    :return: a sentence; empty if all are UUIDs, or there is a file.
+    :param setting: the setting with which a person names the file.
+    :return: a sentence; empty if all keys are UUIDs, or if there is a file.
     """
     with contextlib.suppress(InvalidArgument):
         if (name := next((key for key in keys if not is_id(key)), None)) is not None and read() is None:
@@ -236,8 +244,10 @@ def hint_at_names(
 
 
 def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str, ...]:
-    """Return the ids of the tasks, each once.
+    """Return the ids of the tasks that one of two arguments names, each id once.
 
+    :param collection_task_id: the id or the name of one task; None if the other argument is given.
+    :param collection_task_ids: a list of ids and names; None if the other argument is given.
     :raises InvalidArgument: unless exactly one argument is given, and it is not empty.
     """
     if (collection_task_id is None) == (collection_task_ids is None):
@@ -252,7 +262,7 @@ def one_or_many(collection_task_id: Any, collection_task_ids: Any) -> tuple[str,
 
 
 def check_names(names: object) -> None:
-    """Check the names of tasks that a DAG gives an operator.
+    """Check the names of tasks that a DAG passes to an operator.
 
     :raises InvalidArgument: unless the value is None or a dict of names by id.
     """
@@ -269,14 +279,14 @@ def check_names(names: object) -> None:
 def named_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the names of the tasks that have one, by id.
 
-    :param given: names by id, which take precedence over the names in the configured file.
+    :param given: names by id, which take precedence over the names in the configured file; None for none.
     """
     ids = [*task_ids]
     return file_of_names().names(ids) | {id_: given[id_] for id_ in ids if given and id_ in given}
 
 
 def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
-    """Return how logs name a task: by its name and id, or by its id alone if no name is known.
+    """Return the text with which logs name a task: its name and id, or only its id if no name is known.
 
     :param given: as for :func:`named_tasks`.
     """
@@ -284,7 +294,7 @@ def described(task_id: str, given: Mapping[str, str] | None = None) -> str:
 
 
 def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return how logs name the tasks that have a name, by id.
+    """Return the texts with which logs name the tasks that have a name, by id.
 
     :param given: as for :func:`named_tasks`.
     """
@@ -292,8 +302,8 @@ def described_tasks(task_ids: Iterable[str], given: Mapping[str, str] | None = N
 
 
 def file_of_names() -> CollectionTasks:
-    """Return the configured file's entries, to show names; none without a file, or if it is wrong."""
-    # a wrong file fails nothing that works without names
+    """Return the configured file's entries, to show names; none if there is no file, or it is invalid."""
+    # an invalid file must not fail anything that works without names
     with contextlib.suppress(InvalidArgument):
         if tasks := configured():
             return tasks
@@ -303,10 +313,10 @@ def file_of_names() -> CollectionTasks:
 def read_collection_tasks(path: str | Path) -> CollectionTasks:
     """Return the entries of a YAML or JSON file; a file that has not changed is not read again.
 
-    If a file was just written and is wrong, it is read again after a second: it may be half-written.
+    A file that was just written may be half-written. If it is invalid, it is read again, for up to a second.
 
-    :raises InvalidArgument: if there is no such file; naming file, line, key, value and rule, if the file is
-        wrong.
+    :raises InvalidArgument: if the file cannot be read, or is invalid; the error then has the file, the line,
+        the key, the value and the rule.
     """
     path = _expanded(path)
     until = time.monotonic() + SETTLE
@@ -317,7 +327,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
             age = abs(time.time() - version[0] / 1e9)
             if (cached := _read.get(path)) is None or cached[0] != version:
                 content = path.read_bytes()
-                # the text read a moment ago may have been only the beginning of the file
+                # a file that has just changed may not have all of its text yet
                 if is_last or (age > PAUSE and _version(path) == version):
                     cached = _read[path] = version, _parsed(path, content)
         except (OSError, ValueError) as error:
@@ -335,7 +345,7 @@ def read_collection_tasks(path: str | Path) -> CollectionTasks:
 def _expanded(path: str | Path) -> Path:
     """Return a path with the home folder in place of ``~``.
 
-    :raises InvalidArgument: if the home folder's user does not exist.
+    :raises InvalidArgument: if the home folder is not known, for example of a user that does not exist.
     """
     try:
         return Path(path).expanduser()
@@ -344,7 +354,7 @@ def _expanded(path: str | Path) -> Path:
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    """Return values that change with the contents of a file; the first is the time of its last change."""
+    """Return values that change when the file changes; the first is the time of the last change, in ns."""
     stat = path.stat()
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
@@ -352,7 +362,7 @@ def _version(path: Path) -> tuple[int, ...]:
 def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
     """Return the entries of a file, or the error in it."""
     is_collecting = gc.isenabled()
-    # with thousands of entries, collecting garbage among their nodes takes more than half of the time
+    # with thousands of entries, garbage collection among their nodes takes more than half of the time
     gc.disable()
     try:
         return parse(path, content.decode("utf-8-sig"))
@@ -370,7 +380,8 @@ def _parsed(path: Path, content: bytes) -> CollectionTasks | InvalidArgument:
 def parse(path: Path, text: str) -> CollectionTasks:
     """Return the entries of the text of a file.
 
-    :param path: of the file, for errors; with the suffix ``.json`` it is JSON, otherwise YAML.
+    :param path: the path of the file, for errors; the text is JSON if it has the suffix ``.json``, else YAML.
+    :raises InvalidArgument: if the text is invalid.
     """
     entries, seen = [], set[int]()
     defaults_node, nodes = entry_nodes(path, text)
@@ -395,17 +406,21 @@ def parse(path: Path, text: str) -> CollectionTasks:
 
 
 def _lines(node: yaml.MappingNode) -> dict[str, int]:
-    """Return the lines of the keys of a mapping."""
+    """Return the numbers of the lines of a mapping's keys, by key."""
     return {key.value: key.start_mark.line + 1 for key, _ in node.value}
 
 
 def _place(path: Path, lines: Mapping[str, int], first: int, key: str) -> str:
-    """Return the name of a key for errors; a missing key has the line where the mapping begins."""
+    """Return the name of a key for errors; for a missing key, with the line where the mapping begins.
+
+    :param lines: the numbers of the lines of the keys.
+    :param first: the number of the line where the mapping begins.
+    """
     return f"{path}, line {lines.get(key, first)}, {key}"
 
 
 def entry_nodes(path: Path, text: str) -> tuple[yaml.MappingNode | None, yaml.SequenceNode]:
-    """Return the nodes of the defaults, if there are any, and of the entries, with their places in the text.
+    """Return the node of the defaults, or None, and the node of the entries, with their places in the text.
 
     :raises InvalidArgument: if the text is not YAML or JSON, or is neither a list of mappings nor a mapping
         with ``tasks`` and, optionally, ``defaults``.
@@ -414,14 +429,14 @@ def entry_nodes(path: Path, text: str) -> tuple[yaml.MappingNode | None, yaml.Se
         number = text.count("\n", 0, character.start()) + 1
         raise InvalidArgument(f"{path}, line {number}", character[0], "YAML and JSON have no such character")
     if path.suffix.lower() == ".json":
-        # only JSON has tabs between values, and characters written as two escapes
+        # unlike YAML, JSON can have tabs between values, and characters written as two escapes
         text = _TWO_ESCAPES.sub(lambda match: bytes.fromhex(match[1] + match[2]).decode("utf-16-be"), text)
         text = text.replace("\t", " ")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         depth = 0
         for event in yaml.parse(text, Loader=loader):
-            # when composing deep nodes, libyaml would overflow the stack, which ends the process
+            # for deeper nodes, libyaml would overflow the stack, which ends the process
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
@@ -460,19 +475,20 @@ def _parts(path: Path, root: yaml.Node | None) -> tuple[yaml.MappingNode | None,
 
 
 def _wrong_line(path: Path, text: str, mark: Any, rule: str) -> InvalidArgument:
-    """Return the error for a line of a file, or for the file if no line is known."""
+    """Return the error for a line of a file, or for the whole file if the line is not known."""
     if mark is None:
         return InvalidArgument(OPTION, str(path), rule)
     lines = text.split("\n")
-    # an error at the end is after the last line
+    # the mark of an error at the end of the text may be after the last line
     number = min(mark.line, len(lines) - 1)
     return InvalidArgument(f"{path}, line {number + 1}", lines[number].strip(), rule)
 
 
 def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) -> Any:
-    """Return the value of a node: with texts as they are written, or with booleans and numbers too.
+    """Return the value of a node, with strings as they are written.
 
-    :param seen: the earlier nodes: an alias repeats one of them.
+    :param seen: the ids of the earlier nodes, since an alias repeats one of them.
+    :param is_typed: whether booleans and numbers become values of their types; otherwise, they stay strings.
     """
 
     def wrong(what: yaml.Node, value: object, rule: str) -> InvalidArgument:
@@ -503,10 +519,10 @@ def _plain(path: Path, node: yaml.Node, seen: set[int], is_typed: bool = False) 
 
 
 def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
-    """Return the value of a node as a boolean or a number if it is one, otherwise as a text."""
+    """Return the value of a node as a boolean or a number if it is one, otherwise as a string."""
     if node.tag.endswith(":bool"):
         return yaml.constructor.SafeConstructor.bool_values.get(node.value.lower(), str(node.value))
-    # a quoted value is a text
+    # a quoted value is a string
     number = None if node.style else _NUMBER.fullmatch(node.value)
     if number is None:
         return str(node.value)
@@ -514,10 +530,10 @@ def _typed(node: yaml.ScalarNode) -> str | bool | int | float:
 
 
 def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) -> CollectionTask:
-    """Return the checked entry.
+    """Return an entry as a collection task, after all checks.
 
     :param entry: the entry's values by key.
-    :param where: gives the name of a key in errors.
+    :param where: returns the name of a key for errors.
     :raises InvalidArgument: if a key is unknown or missing, or a value breaks a rule.
     """
     for key in entry:
@@ -530,7 +546,7 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
     task = arguments.parse_struct(
         CollectionTask, {"id": None, "name": None, **given, "options": options}, where
     )
-    # Airflow renders only the folders in the file: a template gets its value in the run
+    # Airflow renders templates only in the file's folders; a template has its value only in the run
     is_rendered = _TEMPLATE.search(str(options.get("partition")))
     literal = {name: options[name] for name in options if name != "partition" or not is_rendered}
     arguments.parse_struct(SourceOptions, literal, where)
@@ -543,9 +559,10 @@ def make_collection_task(entry: Mapping[str, Any], where: Callable[[str], str]) 
 
 
 def id_or_name(argument: str, value: object) -> str:
-    """Return ``value`` as a text, if it can be the id or the name of a collection task.
+    """Return ``value`` as a string, if it can be the id or the name of a collection task.
 
-    :raises InvalidArgument: if the text is too long, has unprintable characters, or could be a template.
+    :raises InvalidArgument: if it is not a string, is too long, has unprintable characters, or could be a
+        template.
     """
     key = arguments.text(argument, value)
     if len(key) > LONGEST_NAME or not key.isprintable() or _TEMPLATE.search(key):
@@ -596,9 +613,11 @@ def _number(argument: str, value: object) -> float:
 
 
 def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> dict[str, CollectionTask]:
-    """Return the entries by id and by name, in lower case.
+    """Return the entries by their ids and names, in the form of :func:`folded`.
 
-    :raises InvalidArgument: if two entries have the same id, name or folder, or one's name is another's id.
+    :param entries: each entry, with a function that returns the name of a key for errors.
+    :raises InvalidArgument: if two entries have the same id, name or folder, or if the name of one entry is
+        the id of another.
     """
     owners: dict[tuple[str, str], tuple[int, str]] = {}
     for index, (task, where) in enumerate(entries):

@@ -1,4 +1,4 @@
-"""A base of operators, checks of arguments while a DAG is parsed, errors that a retry cannot fix, metrics."""
+"""Bases of the operators, checks of arguments while a DAG is parsed, permanent errors, and metrics."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-#: The name of a group that collects missing inputs again, and the maximum number of such groups in a task
+#: The id of a group that collects missing inputs again, and the maximum number of such groups in a task
 #: group.
 RETRY_GROUP, MOST_RETRIES = "retry_{}", 3
 #: Number of failures in a row after which the remaining collection tasks are left to a retry: while the
-#: service is down, each takes minutes. Failures that are about one collection task do not count.
+#: service is down, each failure takes minutes. Failures that concern one collection task do not count.
 MOST_FAILURES = 3
 ABOUT_ONE_TASK = (InvalidArgument, NotFound, PermissionDenied, RequestRejected, TaskBusy)
 
 
 def metric_tags(conn_id: str, dag_run: Any = None) -> dict[str, str]:
-    """Return the tags of metrics: the connection, and the DAG's team where Airflow has teams.
+    """Return the tags of metrics: the connection, and the DAG's team if Airflow has teams.
 
     :param conn_id: the Airflow connection of the service.
-    :param dag_run: the DAG run; None where it is not known, as in the triggerer.
+    :param dag_run: the DAG run; None if it is not known, as in the triggerer.
     """
     team = getattr(dag_run, "team_name", None)
     return {"connection": conn_id} | ({"team_name": team} if team else {})
@@ -59,7 +59,7 @@ def send_gauges(client: ClientContext, tags: dict[str, str]) -> None:
         Stats.gauge(name, value, tags=tags)
 
 
-#: Time after its timeout at which Airflow ends a wait in the triggerer, if the trigger does not end it.
+#: How long after a wait's timeout Airflow ends the wait in the triggerer, if the trigger has not ended it.
 GRACE = timedelta(seconds=60)
 
 
@@ -68,11 +68,12 @@ def check_at_parse(
 ) -> None:
     """Run ``check`` while the DAG is parsed, if all arguments that it reads are literal.
 
-    Templated and mapped arguments are checked when the task runs; an error then fails it without retries.
-    Generators and other iterators among the arguments become lists, see :func:`as_lists`.
+    Templated and mapped arguments are checked when the task runs; an error then fails the task without
+    retries. Generators and other iterators among the arguments become lists, see :func:`as_lists`.
 
-    :param names: names of the arguments that ``check`` reads; by default all template fields of the operator.
-    :raises InvalidArgument: if an argument breaks a rule; Airflow shows it as an import error.
+    :param check: the check, which raises ``InvalidArgument``.
+    :param names: names of the arguments that ``check`` reads; None for all template fields of the operator.
+    :raises InvalidArgument: if an argument breaks a rule; Airflow shows the error as an import error.
     """
     names = operator.template_fields if names is None else tuple(names)
     keep_iterators(operator, names)
@@ -90,9 +91,11 @@ def check_at_parse(
 
 
 def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -> None:
-    """Refuse arguments for a single item if the argument for several items is given.
+    """Refuse arguments for a single item beside the argument for several items.
 
-    :raises InvalidArgument: if one of them is given.
+    :param argument: the name of the argument for several items.
+    :param names: names of the arguments for a single item.
+    :raises InvalidArgument: if an argument for a single item is given.
     """
     for name in names:
         if (value := getattr(operator, name)) is not None:
@@ -102,21 +105,22 @@ def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -
 def keep_iterators(operator: BaseOperator, names: Iterable[str] = ()) -> None:
     """Replace iterators among an operator's arguments with lists, since they are read more than once.
 
-    Templates that render native objects give iterators, too: ``{{ params.words | map('upper') }}``.
+    Templates that render native objects can also return iterators: ``{{ params.words | map('upper') }}``.
 
     :param names: names of arguments besides the template fields.
     """
-    # only the provider's own: Airflow 2.11 keeps a weak proxy of the task group, which passes for an iterator
+    # only the provider's own arguments: Airflow 2.11 has a weak proxy of the task group, which looks like an
+    # iterator
     for name in {*operator.template_fields, *names}:
         if (value := getattr(operator, name, None)) is not None:
             setattr(operator, name, as_lists(value))
 
 
 def refuse_lost(operator: BaseOperator, names: Iterable[str]) -> None:
-    """Refuse arguments that the DAG has set, and that are None when the task runs, such as a missing result.
+    """Refuse arguments that the DAG has set, but that are None when the task runs, such as a missing result.
 
-    :param names: of the arguments that were set.
-    :raises InvalidArgument: if one is None: without it, the task would be about something else.
+    :param names: names of the arguments that the DAG has set.
+    :raises InvalidArgument: if one is None: without it, the task would do something else.
     """
     for name in names:
         if getattr(operator, name) is None:
@@ -125,7 +129,7 @@ def refuse_lost(operator: BaseOperator, names: Iterable[str]) -> None:
 
 
 def as_lists(value: Any) -> Any:
-    """Return an argument with lists in place of iterators, since those can be read only once."""
+    """Return an argument with lists in place of iterators, which could be read only once."""
     match value:
         case dict():
             return {name: as_lists(item) for name, item in value.items()}
@@ -140,12 +144,12 @@ def is_expanded_instance(operator: BaseOperator) -> bool:
     An error in its constructor would use up a retry, and skip ``on_failure_callback`` on Airflow 2.
     """
     dag = operator.get_dag()
-    # the mapped operator remains the one in the DAG
+    # the DAG keeps the mapped operator
     return dag is not None and dag.task_dict.get(operator.task_id) is not operator
 
 
 def is_literal(value: Any) -> bool:
-    """Return whether an argument, unlike a template or a task's result, has its value at parsing."""
+    """Return whether an argument, unlike a template or a task's result, has its value during parsing."""
     match value:
         case str():
             return "{{" not in value and "{%" not in value
@@ -161,8 +165,8 @@ def is_literal(value: Any) -> bool:
 
 
 #: Errors that Airflow 2 must receive unchanged: Ctrl-C ends a `dag.test()`, and after a SIGTERM Airflow
-#: checks whether a user has set the task's state. Airflow 3 treats them as other failures, or does not raise
-#: them.
+#: checks whether a user has set the task's state. Airflow 3 treats them like other failures, or does not
+#: raise them.
 INTERRUPTS: tuple[type[BaseException], ...] = ()
 if not AIRFLOW_V_3_0_PLUS:
     from airflow.exceptions import AirflowTaskTerminated
@@ -172,7 +176,7 @@ if not AIRFLOW_V_3_0_PLUS:
 
 @contextlib.contextmanager
 def airflow_errors() -> Iterator[None]:
-    """Fail the task without retries where a retry cannot help; re-raise other errors unchanged.
+    """Fail the task without retries if a retry cannot help; re-raise other errors unchanged.
 
     :raises AirflowFailException: for a permanent error.
     """
@@ -185,9 +189,9 @@ def airflow_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def errors_about(name: str | None, key: str) -> Iterator[None]:
-    """Begin the messages of errors with the name of their collection task, if they lack it.
+    """Prefix the messages of errors with the name of their collection task, unless they have the name.
 
-    :param name: None if it is not known.
+    :param name: the name of the collection task; None if it is not known.
     :param key: the id of the collection task, or the place of its rows.
     """
     try:
@@ -201,7 +205,7 @@ def errors_about(name: str | None, key: str) -> Iterator[None]:
 
 
 def fail_if_permanent(error: BaseException) -> None:
-    """Raise ``AirflowFailException`` if a retry cannot help against the error."""
+    """Raise ``AirflowFailException`` if the error is permanent, so that a retry cannot help."""
     if isinstance(error, WebCollectError | LandingError) and error.permanent:
         raise AirflowFailException(str(error)) from error
 
@@ -211,13 +215,13 @@ def for_each(
 ) -> list[T]:
     """Call ``act`` for each of several collection tasks, one after another, and return the results.
 
-    If it fails for one, the others continue, except after :data:`MOST_FAILURES` failures in a row. At the
-    end, one error names each failed task with the reason.
+    If it fails for one collection task, the others follow, except after :data:`MOST_FAILURES` failures in a
+    row. At the end, one error names each failed collection task with the reason.
 
-    :param act: takes the id of a collection task.
+    :param act: the function to call with the id of each collection task.
     :param names: names of the collection tasks by id, which take precedence over the names in the configured
-        file.
-    :raises OutcomeUnknown: if one of the outcomes is unknown.
+        file; None for the configured names.
+    :raises OutcomeUnknown: if at least one outcome is unknown.
     :raises AirflowFailException: if all errors are permanent.
     :raises WebCollectError: if a retry may help.
     """
@@ -252,10 +256,10 @@ class WebCollectOperator(BaseOperator):
     Literal arguments are checked while the DAG is parsed.
 
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :param retry_unknown_outcome: also retry if it is not known whether an operation that is not idempotent
-        took effect; by default the task then fails without retries.
-    :raises InvalidArgument: while the DAG is parsed, if a literal argument is wrong.
-    :raises AirflowFailException: if a retry cannot help, such as for a wrong argument or a refused
+    :param retry_unknown_outcome: whether to retry even if it is not known whether an operation that is not
+        idempotent took effect; by default, the task then fails without retries.
+    :raises InvalidArgument: while the DAG is parsed, if a literal argument is invalid.
+    :raises AirflowFailException: if a retry cannot help, such as for an invalid argument or a refused
         credential; and if an outcome is unknown, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
@@ -289,11 +293,11 @@ class WebCollectOperator(BaseOperator):
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Return a context manager that fails the task without retries where the service's error requires it.
+        """Return a context manager that fails the task without retries if an error in it requires that.
 
-        :raises AirflowFailException: for a permanent error, and if it is not known whether an operation that
+        :raises AirflowFailException: for a permanent error; and if it is not known whether an operation that
             is not idempotent took effect, whatever interrupted it (a lost response, the task's
-            `execution_timeout`).
+            `execution_timeout`), unless ``retry_unknown_outcome`` is set.
         """
         try:
             yield
@@ -320,14 +324,14 @@ class WebCollectOperator(BaseOperator):
         raise NotImplementedError
 
     def what_to_check(self) -> str:
-        """Return what to check if it is not known whether the operation took effect."""
+        """Return a sentence that says what to check if it is not known whether the operation took effect."""
         return ""
 
 
 class WebCollectTaskOperator(WebCollectOperator):
-    """Base of the operators on one collection task; links to it if the connection has a URL template.
+    """Base of the operators on one collection task, with a link to it if the connection has a URL template.
 
-    While ``perform`` runs, ``collection_task_id`` is the id; before and after, it is the DAG's value, which
+    While ``perform`` runs, ``collection_task_id`` is the id. Before and after, it is the DAG's value, which
     may be a name in the file of collection tasks.
 
     :param collection_task_id: the service's task: its id, or its name in the file; None if another argument
@@ -338,7 +342,8 @@ class WebCollectTaskOperator(WebCollectOperator):
     operator_extra_links = (WebCollectTaskLink(),)
     #: Whether another argument can name several collection tasks instead.
     _takes_several = False
-    #: Names by id, which take precedence over the configured file; None for an operator without the argument.
+    #: Names by id, which take precedence over the names in the configured file; None if no such
+    #: argument is given, or the operator does not have it.
     collection_task_names: Mapping[str, str] | None = None
 
     def __init__(self, *, collection_task_id: str | None, **kwargs: Any) -> None:
@@ -362,9 +367,10 @@ class WebCollectTaskOperator(WebCollectOperator):
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Return the base's context manager; after it, ``collection_task_id`` is the DAG's value again.
+        """Return the base's context manager, in which ``collection_task_id`` is the id of the task.
 
-        A ``map_index_template``, which Airflow renders when the task ends, may show that value.
+        Afterwards, it is the DAG's value again, since Airflow renders a ``map_index_template`` with it when
+        the task ends.
         """
         of_dag = self.collection_task_id
         try:
@@ -377,7 +383,7 @@ class WebCollectTaskOperator(WebCollectOperator):
             self.collection_task_id = of_dag
 
     def open_hook(self, context: Context) -> WebCollectHook:
-        """Return the hook of the connection, and store the link to the task.
+        """Return the hook of the connection, and store the link to the collection task.
 
         :param context: Airflow's context of the attempt.
         """

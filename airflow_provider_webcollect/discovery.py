@@ -1,4 +1,4 @@
-"""Discovery: the tasks that analytics name, and their entries in the file of collection tasks."""
+"""Discovery of the account's tasks from analytics, for the file of collection tasks."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ Entry = tuple[CollectionTask, yaml.MappingNode]
 
 log = logging.getLogger(__name__)
 #: The differences between analytics and a file: tasks that are ``new`` (only in analytics), ``gone`` (only in
-#: the file), and ``renamed`` by the service since the file was written. Each is ``{"id", "name"}`` with the
-#: file's name, and ``"service_name"`` if the service has another name for it.
+#: the file), or ``renamed`` in the service since the file was written. Each task is ``{"id", "name"}``, with
+#: the name in the file, and has ``"service_name"`` if the service has another name for it.
 Differences = dict[str, list[dict[str, str]]]
-#: The keys that are kept up to date; id and name are written once.
+#: The keys that discovery keeps up to date; it writes the id and the name only once.
 _UPDATED = ("service_name", "last_run", "rows", "cost")
 #: The keys of a new entry.
 _WRITTEN = ("id", "name", *_UPDATED)
-#: Blank lines and comments at the end; an indented comment is about an entry.
+#: Blank lines and comments at the end, without indented comments, which are about an entry.
 _COMMENTS = re.compile(r"(?:^(?:#[^\r\n]*|[ \t]*)\r?\n)+\Z", re.MULTILINE)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
 
@@ -70,14 +70,15 @@ def in_words(differences: Differences) -> list[str]:
 def discover(
     sender: Sender, listed: Sequence[CollectionTask] = ()
 ) -> tuple[list[CollectionTask], Differences]:
-    """Return the account's tasks that ran in the last three months (contract.md, endpoint 2), by name.
+    """Return the account's tasks that ran in the last three months (contract.md, endpoint 2).
 
     Tasks with ids that the file cannot have are left out, with a warning.
 
     :param listed: the entries of a file, whose names stay. Other tasks get a name that the file can have.
+    :return: the tasks, sorted by their names in the service, and the differences from the file.
     """
     today = pendulum.now("UTC").date()
-    # a day less than can be queried, since the next day may have begun for the service
+    # one day less than the service allows: by its clock, the next day may have begun
     by_id = defaultdict(list)
     for row in all_analytics(sender, start=today.subtract(months=3).add(days=1), end=today):
         by_id[row.task_id].append(row)
@@ -91,13 +92,16 @@ def discover(
     service_names = AnalyticsRow.names(all_rows)
     names = {task_id: name or task_id for task_id, name in service_names.items()}
     entries = {folded(task.id): task for task in listed}
-    # the ids of tasks, by their ids and names
+    # the ids of tasks by all taken ids and names, and by all taken names of tables
     owners = {folded(key): folded(task.id) for task in listed for key in (task.id, task.name)}
     owners |= {folded(task_id): folded(task_id) for task_id in by_id}
     tables = {table_name(task.name): folded(task.id) for task in listed}
 
     def is_free(name: str, own: str) -> bool:
-        """Return whether a task can have a name, and reserve it; names must also differ in Airflow's ids."""
+        """Return whether a task can have a name, and reserve it; names must also differ as table names.
+
+        :param own: the task's id, in the form of :func:`folded`.
+        """
         keys = ((owners, folded(name)), (tables, table_name(name)))
         if not all(taken.get(key, own) == own for taken, key in keys):
             return False
@@ -112,7 +116,7 @@ def discover(
         free = (name for name in possible if is_free(name, own))
         name = entry.name if entry else next(free, possible[-1])
         difference, service_name = {"id": task_id, "name": name}, service_names[task_id] or None
-        # a file written by a person does not have the service's name of the task
+        # an entry that a person wrote does not have the task's name in the service
         if service_name and (entry.service_name if entry else name) not in (None, service_name):
             difference["service_name"] = service_name
         if entry is None or "service_name" in difference:
@@ -138,9 +142,9 @@ def discover(
 def _names(task_id: str, service_name: str) -> list[str]:
     """Return the names that the file can have for a task, the best one first.
 
-    Spaces replace unprintable characters and break up templates. For the case that another task has the name,
-    or a name that is the same in Airflow's ids, the next names end with the beginning of the id, and with the
-    whole id.
+    Spaces replace unprintable characters and separate the braces of templates. If another task has the name,
+    or a name that is the same in Airflow's ids, the next names can be used: they end with the beginning of
+    the id, and with the whole id.
     """
     name = "".join(character if character.isprintable() else " " for character in service_name)
     name = re.sub(r"\{(?=[{%#])", "{ ", name).strip() or task_id
@@ -150,13 +154,13 @@ def _names(task_id: str, service_name: str) -> list[str]:
 
 
 def as_yaml(tasks: Sequence[CollectionTask]) -> str:
-    """Return tasks as entries of the file."""
+    """Return tasks as entries of the file, in YAML."""
     entries = msgspec.to_builtins(tasks)
     return "".join(_as_yaml(entry) for entry in entries)
 
 
 def _as_yaml(value: Any) -> str:
-    """Return a value as an entry of a list, with escapes for characters that YAML does not have."""
+    """Return a value as an entry of a YAML list, with escapes if a text has unprintable characters."""
     texts = [
         text for text in (value.values() if isinstance(value, dict) else [value]) if isinstance(text, str)
     ]
@@ -168,16 +172,17 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     """Compare a file with the tasks that ran in the last three months, and merge those tasks into the file.
 
     New entries are added at the end; ``service_name``, ``last_run``, ``rows`` and ``cost`` of the others are
-    updated. Everything else stays as it is, byte for byte. The file is replaced atomically, and only if it
+    updated. Everything else stays unchanged, byte for byte. The file is replaced atomically, and only if it
     changes; a file that does not exist is created.
 
     :param path: path of the file; for a merge it must be YAML, and its entries must have a line for each key.
-    :param write: whether to merge; if not, nothing is written.
-    :raises InvalidArgument: if the file is wrong, or cannot be read, merged or written.
+    :param write: whether to merge the tasks; if not, the file is only compared.
+    :return: the differences between analytics and the file before the merge.
+    :raises InvalidArgument: if the file is invalid, or cannot be read, merged or written.
     :raises WebCollectError: if somebody else has changed the file meanwhile, or the service cannot be
         queried.
     """
-    # the file behind a link, so that the link itself stays
+    # the target of a link is replaced, so that the link itself stays
     try:
         path = Path(path).expanduser().resolve()
         is_there = path.exists()
@@ -186,7 +191,7 @@ def update(path: str | Path, sender: Sender, *, write: bool) -> Differences:
     listed = read_collection_tasks(path).tasks if is_there else ()
     before = _content(path)
     text = before.decode("utf-8-sig")
-    # if the file changed between the two, the merged text is not as expected
+    # if the file has changed between the two reads, `_merged` finds the difference
     nodes = entry_nodes(path, text)[1] if listed else None
     entries = list(zip(listed, nodes.value, strict=False)) if nodes else []
     if write and (
@@ -208,9 +213,9 @@ def _merged(
     tasks: Sequence[CollectionTask],
     nodes: yaml.SequenceNode | None,
 ) -> str:
-    """Return the text of a file with the discovered tasks.
+    """Return the text of a file with the discovered tasks in it.
 
-    :param nodes: the nodes of the list of entries; None for a file without entries.
+    :param nodes: the node of the list of entries; None for a file without entries.
     :raises InvalidArgument: if the new text would not be read as intended.
     """
     line_end = "\r\n" if "\r\n" in text else "\n"
@@ -224,10 +229,10 @@ def _merged(
         for start, end, piece in _edits(text, node, values, line_end):
             pieces += [text[at:start], piece]
             at = end
-    # before anything that follows the list: the defaults, or YAML's end marker
+    # new entries come before anything that follows the list: the defaults, or YAML's end marker
     end = nodes.end_mark.index if nodes else len(text)
     if nodes and text[end:].strip() and (comments := _COMMENTS.search(text, 0, end)):
-        # they are about what follows
+        # the comments are about the text that follows the list
         end = comments.start()
     merged = "".join([*pieces, text[at:end]])
     if new:
@@ -251,11 +256,11 @@ def _merged(
 def _edits(
     text: str, node: yaml.MappingNode, values: Mapping[str, Any], line_end: str
 ) -> list[tuple[int, int, str]]:
-    """Return the changes of an entry in order: the start and the end of each, and the new text."""
+    """Return the changes to an entry in order: the start and the end of the old text, and the new text."""
     spans = {}
     for key_node, value_node in node.value:
         start = value_node.start_mark.index
-        # the mark after a text of several lines is at the next key
+        # the end mark of a value of several lines is at the next key
         spans[key_node.value] = start, start + len(text[start : value_node.end_mark.index].rstrip())
     line = _END_OF_LINE.search(text, max(spans["id"][1], spans["name"][1]))
     missing = (line.start(), line.start()) if line else (len(text), len(text))
@@ -263,7 +268,7 @@ def _edits(
     edits = []
     for key, value in values.items():
         start, end = spans.get(key, missing)
-        # no space comes before a value that is left out
+        # a key without a value has no space before the place of the value
         before = " " * (start == end) if key in spans else f"{line_end}{' ' * column}{key}: "
         written = _as_yaml(value).removeprefix("- ").rstrip()
         edits.append((start, end, before + written))
@@ -275,11 +280,11 @@ def _content(path: Path) -> bytes:
 
 
 def write_new(files: Mapping[Path, str]) -> None:
-    """Write new files, each atomically; if one cannot be written, or exists by then, none of them stays.
+    """Write new files, each atomically; if one cannot be written, or already exists, remove the others.
 
-    :param files: their texts, by path.
-    :raises InvalidArgument: if one cannot be written.
-    :raises WebCollectError: if somebody else has written one meanwhile.
+    :param files: the texts of the files, by path.
+    :raises InvalidArgument: if a file cannot be written.
+    :raises WebCollectError: if somebody else has written one of the files meanwhile.
     """
     written: list[Path] = []
     try:

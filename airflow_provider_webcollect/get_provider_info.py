@@ -9,12 +9,12 @@ from airflow_provider_webcollect.hooks.connection_fields import UI_FIELD_BEHAVIO
 
 PACKAGE = "airflow-provider-webcollect"
 INTEGRATION = "Web Data Collection"
-#: Guides in this project's sources.
+#: The guides in this project's documentation, by the module of the transfer.
 GUIDES = {
     "webcollect_to_object_storage": "/docs/guides/collect-and-land-on-a-schedule.md",
     "landing_to_warehouse": "/docs/guides/load-into-a-warehouse.md",
 }
-#: The targets of transfers, by the names of integrations that other providers declare.
+#: The targets of each transfer, under the names of integrations that other providers declare.
 TARGETS = {
     "webcollect_to_object_storage": (
         "Amazon Simple Storage Service (S3)",
@@ -53,8 +53,8 @@ def get_provider_info() -> dict[str, Any]:
             for module, guide in GUIDES.items()
             for target in TARGETS[module]
         ],
-        # No "plugins": by default Airflow loads the plugins of entry points alone, and where it loads both
-        # (lazy_discover_providers = False), Airflow 3 reports one that it finds twice as an import error.
+        # No "plugins": by default, Airflow loads only the plugins of entry points. If it loads both kinds
+        # (lazy_discover_providers = False), Airflow 3 reports a plugin found twice as an import error.
         "extra-links": [
             "airflow_provider_webcollect.links.WebCollectTaskLink",
             "airflow_provider_webcollect.links.WebCollectExportLink",
@@ -94,7 +94,7 @@ def get_provider_info() -> dict[str, Any]:
             }
         },
         "asset-uris": _asset_uris(),
-        # the name in Airflow 2
+        # the name of asset URIs in Airflow 2
         "dataset-uris": _asset_uris(),
         "connection-types": [
             {
@@ -111,7 +111,7 @@ def get_provider_info() -> dict[str, Any]:
 
 
 def _integration() -> dict[str, Any]:
-    """Return the integration; its address is in ``[project.urls]``, which is empty until a release."""
+    """Return the integration; its documentation's address is in ``[project.urls]``, empty until a release."""
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_1_PLUS
 
     integration: dict[str, Any] = {
@@ -123,7 +123,7 @@ def _integration() -> dict[str, Any]:
     if "Documentation" in urls:
         integration["external-doc-url"] = urls["Documentation"]
     if AIRFLOW_V_3_1_PLUS:
-        # served with the page
+        # the web page's plugin serves it
         integration["logo"] = "/webcollect/static/logo.svg"
     return integration
 

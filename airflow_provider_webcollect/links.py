@@ -1,8 +1,8 @@
 """Links from a task in Airflow's UI to the service's web page of the collection task, and to landed rows.
 
 The web server must not read connections, so a task stores its links as XComs when it runs; a link that was
-not stored is not shown. DAGs stored by Airflow 2 refer to these classes by path; if a web server does not
-know one of an operator's paths, it shows none of that operator's links.
+not stored is not shown. DAGs that Airflow 2 has stored refer to these classes by path. If a web server does
+not know one of an operator's paths, it shows none of that operator's links.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _StoredLink(BaseOperatorLink):
-    """A link whose URL a task stores when it runs."""
+    """A link whose URL the task stores when it runs."""
 
     key: str
 
@@ -35,10 +35,10 @@ class _StoredLink(BaseOperatorLink):
         return self.key
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the stored URL, or an empty string for no link."""
+        """Return the stored URL, or an empty string to show no link."""
         url = getattr(operator, self.key, None)
         if url is None:
-            # in another process than the task, or after a wait in the triggerer
+            # this process is not the task's, or the task has continued after a wait in the triggerer
             url = XCom.get_value(ti_key=ti_key, key=self.key)
         # a user who can write XComs could have stored a script
         is_page = isinstance(url, str) and url.lower().startswith(("http://", "https://"))
@@ -46,9 +46,12 @@ class _StoredLink(BaseOperatorLink):
 
     @classmethod
     def store(cls, context: Context, url: str) -> None:
-        """Show ``url`` from now on, even while the task is running or deferred; empty for no link."""
+        """Store ``url``, so that the link is shown at once, even while the task is running or deferred.
+
+        :param url: the URL; empty to show no link.
+        """
         operator = context["task"]
-        # Airflow 3 looks the link up when the task has ended, and logs a missing XCom as an error
+        # Airflow 3 looks for the link when the task has ended, and logs a missing XCom as an error
         setattr(operator, cls.key, url)
         if url or getattr(operator, "deferrable", False):
             context["ti"].xcom_push(key=cls.key, value=storable(url))
@@ -71,7 +74,7 @@ class WebCollectExportLink(_StoredLink):
 def store_task_link(context: Context, hook: WebCollectHook, collection_task_id: object) -> None:
     """Store the link to a task's page, if the connection has a URL template for such pages.
 
-    :param collection_task_id: its id or name; no link is stored for a value that is neither, such as None.
+    :param collection_task_id: the task's id or name; for any other value, such as None, no link is stored.
     :raises InvalidArgument: if the file of collection tasks does not have the name.
     """
     template = hook.connection.task_url_template
@@ -89,7 +92,10 @@ def store_export_link(context: Context, hook: WebCollectHook, location: Location
 
 
 def _filled(template: str, values: Mapping[str, str], safe: str = "") -> str:
-    """Replace the names in ``template`` with quoted ``values``; other braces stay unchanged."""
+    """Return ``template`` with the quoted ``values`` in place of their names in braces.
+
+    :param safe: characters of the values that are not quoted.
+    """
     for name, value in values.items():
         template = template.replace(f"{{{name}}}", quote(value, safe=safe))
     return template

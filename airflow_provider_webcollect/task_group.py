@@ -1,4 +1,4 @@
-"""A task group that collects, waits and lands, for each entry of a file."""
+"""A task group that runs the collection tasks of a file, waits for them and lands their rows."""
 
 from __future__ import annotations
 
@@ -58,21 +58,20 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import DAG
 
 Arrangement = Literal["each", "together"]
-#: The group's arrangement as its tooltip names it.
+#: The text for each arrangement in the group's tooltip.
 _TOOLTIPS = {"each": "each (for hundreds, together is cheaper)", "together": "together"}
 _SUFFIXES = (".yaml", ".yml", ".json")
-#: The place of a source in errors.
+#: The beginning of an argument's name in an error about a source.
 _SOURCE = re.compile(r"sources\[(\d+)\]")
-#: Values of an entry that Airflow renders: the folders of its rows; and its table, which can have no template
-#: in the file.
+#: Values of an entry that Airflow renders: the folders of its rows; and its table, which cannot have a
+#: template in the file, but can have one in the DAG.
 _RENDERED = {"destination", "partition", "landing", "table"}
-#: Arguments that have texts from the file.
+#: Arguments whose values have texts from the file.
 _WRITTEN = (
     *("collection_task_id", "collection_task_ids", "collection_task_names", "collection_task_name"),
     *("lotno", "loop_items", "updates"),
 )
-#: The operators of the group, by the ids of their tasks, which are also the names of the group's arguments
-#: for them.
+#: The operators of the group by task id, which is also the name of the group's argument for the operator.
 _OPERATORS: dict[str, type] = {
     "limit": WebCollectMetricsCheckOperator,
     "set_loop_items": WebCollectUpdateTaskParametersOperator,
@@ -81,14 +80,15 @@ _OPERATORS: dict[str, type] = {
     "land": WebCollectToObjectStorageOperator,
     "load": WebCollectLoadOperator,
 }
-#: The tasks that an argument is probably for, which several of them have; the likely ones first.
+#: The tasks besides the landing; of several tasks that have an argument, the first one is the most likely.
 _LIKELY = ("wait", "start", "set_loop_items", "load", "limit")
-#: The tasks that collect missing inputs again, which have the arguments of ``set_loop_items``, too.
+#: The tasks that set loop items for another collection of missing inputs, and restore them; they take the
+#: arguments of ``set_loop_items`` too.
 _SETTING = {
     "set_missing_inputs": WebCollectSetMissingInputsOperator,
     "restore_loop_items": WebCollectUpdateTaskParametersOperator,
 }
-#: Arguments that the group itself reads, and that ``default_args`` may have, by the ids of the tasks.
+#: Arguments that the group itself reads, and that ``default_args`` may have, by task id.
 _READ = {
     "land": ("checks", "object_storage_conn_id", "skip_if_nothing_new", "table_format"),
     "load": ("primary_key",),
@@ -96,8 +96,9 @@ _READ = {
 
 
 class _Part(msgspec.Struct, frozen=True):
-    """A collection task, and what the group makes of its name.
+    """A collection task of the group, with its folder, its load and its loop.
 
+    :ivar task: the entry of the collection task.
     :ivar folder: the folder of its rows, or its Iceberg table.
     :ivar load: arguments of its load, with the table; None for no load.
     :ivar loop: the entry of its ``loop_items`` whose missing inputs are collected again; None for no loop.
@@ -120,7 +121,7 @@ class _Part(msgspec.Struct, frozen=True):
 
     @property
     def storage(self) -> dict[str, Any]:
-        """The connection that its own destination names, as an argument in place of the group's."""
+        """The argument with the connection that its own destination names; empty to use the group's."""
         own = self.task.destination
         conn_id = Location.parse_landed("destination", own).conn_id if own and is_literal(own) else None
         return {"object_storage_conn_id": conn_id} if conn_id else {}
@@ -140,19 +141,19 @@ class WebCollectTaskGroup(TaskGroup):
     That is much cheaper for hundreds of them, but one failed run holds up the landing of all. Both
     arrangements land in the same folders, with the same outlets: an asset for each folder.
 
-    With ``retry_missing_inputs``, collection tasks whose ``loop_items`` are in the file, and whose landing
-    checks its ``inputs``, collect the inputs without a row again: a group ``retry_1`` sets the loop to the
-    missing inputs (``set_missing_inputs``), starts the task, waits and lands; if no input is missing, its
-    tasks are skipped. The outcome of the last landing has the inputs that are still missing, and only this
-    landing can fail because of them. Then the teardown ``restore_loop_items`` sets the whole list again, and
-    ``landed`` is the last task before the load. With ``"together"``, only the folders of collection tasks
-    that are collected again get a second event, from Airflow 3 on.
+    With ``retry_missing_inputs``, the group collects inputs without a row again, for collection tasks whose
+    ``loop_items`` are in the file and whose landing checks its ``inputs``. A group ``retry_1`` sets the loop
+    to the missing inputs (``set_missing_inputs``), starts the collection task, waits and lands; if no input
+    is missing, the tasks of this group are skipped. The outcome of the last landing has the inputs that are
+    still missing, and only this landing can fail because of them. Then the teardown ``restore_loop_items``
+    sets the whole list again, and ``landed`` is the last task before the load. With ``"together"``, only the
+    folders of collection tasks that are collected again get a second event, from Airflow 3 on.
 
     The group is a ``TaskGroup`` of Airflow and takes its arguments (``prefix_group_id``, ``default_args``,
     ``tooltip``, ``ui_color``…); it can have dependencies and be inside other groups. All other arguments,
-    such as ``mark_exported=True``, are passed to the landing, like the ones in ``land``. There is no
-    ``partial`` and no ``expand``, since the tasks are created from the file while the DAG is parsed: if the
-    collection tasks are only known in a run, map the operators themselves.
+    such as ``mark_exported=True``, are passed to the landing, like the arguments in ``land``. There is no
+    ``partial`` and no ``expand``, since the tasks are created from the file while the DAG is parsed. If the
+    collection tasks are known only in a run, map the operators themselves.
 
     :param group_id: the id of the group, unique in the DAG.
     :param collection_tasks: the path of a file of collection tasks (``.yaml``, ``.yml`` or ``.json``),
@@ -161,14 +162,14 @@ class WebCollectTaskGroup(TaskGroup):
         keys (the name is the id by default). None (default) for all entries of the file of ``[webcollect]
         collection_tasks``. Texts in them are not templates, except for ``destination``.
     :param destination: the folders of the rows, such as ``s3://bucket/{name}``: ``{name}`` and ``{id}`` stand
-        for the name and the id of each collection task. With ``table_format="iceberg"``, the tables. An
-        entry's own ``destination`` overrides it, and may name another connection; None (default) if each
-        entry has one. (templated)
+        for the name and the id of each collection task. With ``table_format="iceberg"``, this is the name of
+        the tables. An entry's own ``destination`` overrides it, and may name another connection; None
+        (default) if each entry has its own. (templated)
     :param arrangement: ``each`` (default), or ``together``, which is better for hundreds of collection tasks;
         the tooltip shows it. The task ids depend on the arrangement, so changing it begins a new history.
     :param retry_missing_inputs: how often inputs without a row are collected again, 0 (default) to 3.
-    :param limit: arguments of :class:`.WebCollectMetricsCheckOperator`, for a task ``limit`` before each
-        start. None (default) for no such task.
+    :param limit: arguments of :class:`.WebCollectMetricsCheckOperator`, for a task ``limit`` before the other
+        tasks of the group, and before each start of a retry. None (default) for no such task.
     :param set_loop_items: arguments of :class:`.WebCollectUpdateTaskParametersOperator`.
     :param start: arguments of :class:`.WebCollectStartSubTasksOperator`.
     :param wait: arguments of :class:`.WebCollectTaskStatusSensor`, which is deferrable here, unless
@@ -177,10 +178,10 @@ class WebCollectTaskGroup(TaskGroup):
         here. A collection task's own options take precedence.
     :param load: arguments of :class:`.WebCollectLoadOperator`, with ``table``, such as ``shops.{name}``;
         there, names are in lower case, and ``_`` replaces other characters. A collection task's own ``load``
-        has precedence, key by key. None (default) loads nothing.
+        takes precedence, key by key. None (default) loads nothing.
     :param webcollect_conn_id: the Airflow connection of the service, for all tasks. (templated)
-    :raises InvalidArgument: if a collection task is unknown, named twice, or wrong; if there is none; if two
-        of them have the same folder, or one folder is inside the other; and if an operator raises it.
+    :raises InvalidArgument: if a collection task is unknown, named twice, or invalid; if there is none; if
+        two of them have the same folder, or one folder is inside the other; and if an operator raises it.
     """
 
     def __init__(
@@ -205,7 +206,7 @@ class WebCollectTaskGroup(TaskGroup):
         service = {} if webcollect_conn_id is None else {"webcollect_conn_id": webcollect_conn_id}
         _refuse_mistakes(kwargs, self.default_args or {})
         setting = {**service, **_arguments("set_loop_items", set_loop_items)}
-        # parameters of other steps are set once
+        # parameters of other steps are set only once, not for each retry
         again = {name: value for name, value in setting.items() if name != "actions"}
         self._given: dict[str, dict[str, Any]] = {
             "limit": {**service, **_arguments("limit", limit)},
@@ -217,14 +218,14 @@ class WebCollectTaskGroup(TaskGroup):
             "load": {**_arguments("load", load)},
         }
         defaults = {**self.dag.default_args, **self.default_args}
-        # who reschedules may have no triggerer
+        # a deployment that reschedules sensors may have no triggerer
         waits = self._given["wait"]
         is_deferred = waits.get("mode", defaults.get("mode")) != "reschedule" or "no_new_rows_for" in waits
         waits.setdefault("deferrable", defaults.get("deferrable", is_deferred))
         for task_id, names in _READ.items():
             usual = {name: defaults[name] for name in names if name in defaults}
             self._given[task_id] = {**usual, **self._given[task_id]}
-        # each load has a table of its own
+        # each load has its own table
         self._table = self._given["load"].pop("table", None)
         self._loads = load is not None
         self._retries = arguments.integer("retry_missing_inputs", retry_missing_inputs, 0, MOST_RETRIES)
@@ -245,19 +246,19 @@ class WebCollectTaskGroup(TaskGroup):
             self._made("limit", task_group=self) >> firsts
 
     def _made(self, task_id: str, options: Mapping[str, Any] | None = None, **given: Any) -> Any:
-        """Return an operator of the group, in which Airflow does not render texts from the file as templates.
+        """Return a new operator of the group, for which Airflow does not render texts from the file.
 
-        The operator gets the texts as plain values first, since it checks only plain values while the DAG is
+        The operator first gets the texts as plain values, since it checks only plain values while the DAG is
         parsed.
 
-        :param options: its arguments from the file, which replace the DAG's.
-        :param given: its other arguments, which the DAG cannot set.
+        :param options: the operator's arguments from the file, which replace the DAG's; None for none.
+        :param given: the operator's other arguments, which the DAG cannot set.
         """
         own = {**self._given[task_id], **(options or {})}
         made = {**_OPERATORS, **_SETTING}[task_id](task_id=task_id, dag=self.dag, **given, **own)
         for name in (*(name for name in _WRITTEN if name in given), *(options or {})):
             value = getattr(made, name) if name in made.template_fields else None
-            # Airflow does not render another task's result either
+            # Airflow does not render the result of another task in any case
             if value is not None and name not in _RENDERED and not hasattr(value, "resolve"):
                 setattr(made, name, literal(value))
         if isinstance(given.get("sources"), list):
@@ -268,13 +269,17 @@ class WebCollectTaskGroup(TaskGroup):
         return made
 
     def _connect_load(self, land: WebCollectToObjectStorageOperator) -> None:
-        """Let the loads use the landing's storage connection, unless they have one of their own."""
+        """Make the loads use the landing's storage connection, unless they have their own."""
         is_iceberg = land.table_format == "iceberg"
         storage = land.iceberg_conn_id if is_iceberg else land.object_storage_conn_id
         self._given["load"].setdefault("object_storage_conn_id", storage)
 
     def _parts(self, tasks: Sequence[CollectionTask], destination: str | None) -> list[_Part]:
-        """Return the collection tasks with ids, folders and tables that no two of them share."""
+        """Return the collection tasks of the group; no two of them may share an id, a folder or a table.
+
+        :param destination: the group's destination, for tasks without their own; None if there is none.
+        :raises InvalidArgument: if two of them do, or if one has no folder or no table.
+        """
         table_format = self._given["land"].get("table_format")
         conn_id = self._given["land"].get("object_storage_conn_id")
         conn_id = conn_id if is_literal(conn_id) else None
@@ -317,7 +322,7 @@ class WebCollectTaskGroup(TaskGroup):
         return {**own, "table": table}
 
     def _loop_of(self, task: CollectionTask) -> dict[str, Any] | None:
-        """Return the loop of a collection task whose missing inputs are collected again."""
+        """Return the loop of a collection task whose missing inputs are collected again; None for none."""
         given = self._checks_of(task)
         if not (self._retries and task.loop_items and given):
             return None
@@ -351,7 +356,8 @@ class WebCollectTaskGroup(TaskGroup):
     def _options_of(self, part: _Part, retry: int) -> dict[str, Any]:
         """Return the landing's options for one collection task.
 
-        :param retry: 0 for the first landing; only after the last one, missing inputs can fail.
+        :param retry: the number of the retry, 0 for the first landing; only the last landing can fail because
+            of missing inputs.
         """
         options = part.task.options
         if not part.loop or retry == self._retries:
@@ -369,11 +375,13 @@ class WebCollectTaskGroup(TaskGroup):
     ) -> Any:
         """Add the tasks that collect missing inputs again after a landing; return the last task.
 
+        :param group: the group to which the tasks are added.
+        :param land: the first landing.
         :param parts: the collection tasks whose rows the landing has.
         :param add_landing: adds the landing of a retry; takes the retry's number, the arguments of all tasks
-            of its group, and its ``sources``.
-        :param sources_of: returns the ``sources`` of a retry of some collection tasks, from which a run
-            chooses; None for a landing of one collection task.
+            of the retry's group, and the landing's ``sources``.
+        :param sources_of: returns the ``sources`` for a retry of some collection tasks, from which a run
+            chooses; takes these and the retry's number. None for a landing of one collection task.
         """
         if AIRFLOW_V_3_0_PLUS:
             from airflow.providers.standard.operators.empty import EmptyOperator
@@ -401,7 +409,7 @@ class WebCollectTaskGroup(TaskGroup):
             landing = add_landing(number, usual, set_missing.output["sources"])
             landing << self._made("wait", after=start.output, **of_run)
             for task in retry:
-                # no other rule works after a setup, and a skipped task skips the next ones
+                # no other rule works after a setup, and with this one, a skipped task skips the next tasks
                 task.trigger_rule = "all_success"
             landings.append(landing)
             setups.append(set_missing)
@@ -414,7 +422,7 @@ class WebCollectTaskGroup(TaskGroup):
         return landed
 
     def _add(self, part: _Part) -> None:
-        """Add the tasks of one collection task, in a group of their own."""
+        """Add the tasks of one collection task, in their own group."""
         task = part.task
         tooltip = ", ".join((f"{task.name} ({task.id})", *task.tags))
         group = TaskGroup(plain_name(task.name), parent_group=self, dag=self.dag, tooltip=tooltip)
@@ -441,7 +449,7 @@ class WebCollectTaskGroup(TaskGroup):
                 landed >> self._made("load", {**part.load, **part.storage}, task_group=group, **own)
 
     def _add_together(self, parts: Sequence[_Part], destination: str | None) -> None:
-        """Add the tasks of all collection tasks: one of each."""
+        """Add one task of each kind for all collection tasks."""
         ids = [part.task.id for part in parts]
         usual: dict[str, Any] = {"task_group": self, "collection_task_names": _names(parts)}
         start = self._made("start", collection_task_ids=ids, **usual)
@@ -454,11 +462,11 @@ class WebCollectTaskGroup(TaskGroup):
         outlets = [
             asset for part in parts if is_literal(part.folder) and (asset := landing_asset(part.folder))
         ]
-        # the folder around all, which names the landing
+        # the folder that contains all folders, and stands for the whole landing
         around = FIELD.split(destination or "")[0].rpartition("/")[0]
-        # without outlets of its own, a landing has its destination for one
+        # a landing without outlets uses its destination as an outlet
         is_named = outlets and around and not around.endswith("/")
-        # one that names no connection of its own, which would be another one than that of all
+        # a folder whose entry names no connection: that one would not be the group's connection
         place = next((part.folder for part in parts if not part.storage), None)
         place = place or Location.parse_landed("destination", parts[0].folder).asset_uri
         own = {"destination": around if is_named else place}
@@ -485,7 +493,8 @@ class WebCollectTaskGroup(TaskGroup):
                         "or arrangement='each'"
                     )
                     raise InvalidArgument("asset_partition", land.asset_partition, rule)
-                # only folders of what is collected again get an event; Airflow 2 takes no list of an alias
+                # with an alias, only folders of collection tasks that are collected again get an event;
+                # Airflow 2 does not accept the lists in an alias's events
                 land.outlets = [AssetAlias(f"{self.group_id}.retries")] if AIRFLOW_V_3_0_PLUS else []
             return land
 
@@ -509,7 +518,7 @@ def _names(parts: Sequence[_Part]) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
-    """Return a context manager whose errors name the collection task instead of its place in ``sources``."""
+    """Return a context manager that puts the collection task in place of ``sources[…]`` in its errors."""
     try:
         yield
     except InvalidArgument as error:
@@ -520,7 +529,7 @@ def _errors_of_sources(parts: Sequence[_Part]) -> Iterator[None]:
 
 
 def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) -> None:
-    """Refuse ``conn_id``, and arguments that only other operators of the group than the landing take."""
+    """Refuse ``conn_id``, and arguments that the landing does not take, but another operator of the group."""
     for arguments_of in (given, default_args):
         if "conn_id" in arguments_of:
             rule = "the argument is called webcollect_conn_id"
@@ -534,7 +543,7 @@ def _refuse_mistakes(given: Mapping[str, Any], default_args: Mapping[str, Any]) 
 
 @functools.cache
 def _names_of(operator: type) -> frozenset[str]:
-    """Return the names of an operator's arguments, including the ones that its bases take."""
+    """Return the names of an operator's arguments, including the arguments of its base classes."""
     return frozenset(
         name
         for base in inspect.getmro(operator)
@@ -552,11 +561,11 @@ def _arguments(argument: str, given: Any) -> Mapping[str, Any]:
 
 
 def _folders_of(dag: DAG) -> list[Path]:
-    """Return the folder of the file that is being imported, and the folder of the code that makes the DAG."""
+    """Return the folder of the file that is being imported, and the folder of the DAG's code."""
     frame = inspect.currentframe()
     while frame is not None and frame.f_code.co_name != "<module>":
         frame = frame.f_back
-    # in a test, or a script, no file of a DAG is imported
+    # in a test or a script, no DAG file is imported
     is_imported = frame is not None and frame.f_globals.get("__name__") != "__main__"
     imported = [Path(frame.f_code.co_filename).parent] if frame and is_imported else []
     return [*imported, Path(dag.folder)]
@@ -565,9 +574,9 @@ def _folders_of(dag: DAG) -> list[Path]:
 def _selected(given: Any, folders: Sequence[Path]) -> Sequence[CollectionTask]:
     """Return the selected collection tasks, at least one.
 
-    :param folders: folders to which the path of a file can be relative; the first one that has the file
-        counts.
-    :raises InvalidArgument: if one is unknown, wrong, or named twice.
+    :param given: the group's argument ``collection_tasks``.
+    :param folders: folders to which the path of a file can be relative; the first one with the file counts.
+    :raises InvalidArgument: if a collection task is unknown, invalid, or named twice.
     """
     argument = "collection_tasks"
     if given is None:

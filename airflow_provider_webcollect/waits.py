@@ -1,4 +1,4 @@
-"""Waiting: in a worker, and in the triggerer on a connection's shared feed; and the end of a wait."""
+"""Waits in a worker, waits in the triggerer through a connection's shared feed, and the end of a wait."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.waiting.poll import Poll
 
 log = logging.getLogger(__name__)
-#: Number of further attempts to read something from Airflow for the first time; they take two to four
+#: Number of retries when something is first read from Airflow; with their pauses, they take two to four
 #: minutes. Airflow waits five minutes for a trigger to process a response (``[triggerer]
 #: shared_stream_ack_timeout``).
 READ_RETRIES = 6
-#: Attempts of a status query: one retry, for example after a lost connection.
+#: Number of attempts at a status query: one retry, for example after a lost connection.
 TRIES = 2
 _CONTINUES = "The status query failed; the wait continues. %s"
 
@@ -61,9 +61,10 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
     """Query the service once from a worker; return the end of the wait, or None if it continues.
 
     A transient error is logged, and the wait continues. If the service refuses the query, the wait ends only
-    if repeated queries are refused too; each of them reads the connection again.
+    if repeated queries are refused too; each query reads the connection again.
 
     :param conn_id: the Airflow connection of the service.
+    :param wait: the wait, which judges the responses.
     :param interval: seconds between two queries.
     :param log: a logger.
     """
@@ -79,14 +80,14 @@ def poke_service(conn_id: str, wait: Wait, interval: float, log: Any) -> Ended |
 
     def judge_confirmed() -> Ended | None:
         ended = judge()
-        # one wrong response must not end a wait, and a rescheduled sensor does not know earlier responses
+        # one wrong response must not end a wait, and a rescheduled sensor has no earlier responses to compare
         return judge() if wait.is_in_doubt else ended
 
     return result_or_end(judge_confirmed, interval, log)
 
 
 def result_or_end(ask: Callable[[], T], interval: float, log: Any) -> T | Ended | None:
-    """Return the result of a query; None after a transient error; the end of the wait after a refusal.
+    """Return the result of a query, None after a transient error, or the end of the wait after a refusal.
 
     A refusal counts only if repeated queries confirm it.
 
@@ -114,7 +115,7 @@ def query(conn_id: str, condition: Condition) -> dict[str, Any]:
 
     If a state cannot be read, the error is returned in its place.
 
-    :param conn_id: the Airflow connection of the service, which is read again each time.
+    :param conn_id: the Airflow connection of the service, which each call reads again.
     :raises WebCollectError: if the service cannot be queried.
     """
     hook = WebCollectHook(conn_id)
@@ -130,9 +131,9 @@ def readable(state: Any) -> Any:
 
 
 def baselines(conn_id: str, task_ids: Sequence[str]) -> dict[str, Any]:
-    """Return the current status of tasks, by id; a task missing from two responses has never run.
+    """Return the current baselines of tasks, by id; a task missing from two responses has never run.
 
-    If a status cannot be read, the error is returned in its place.
+    If the status of a task cannot be read, the error is returned in place of the baseline.
 
     :param conn_id: the Airflow connection of the service.
     :raises WebCollectError: if the service cannot be queried.
@@ -161,10 +162,10 @@ def end_of_event(event: Any) -> Ended:
 
 
 def result_of(ended: Ended) -> Records:
-    """Return the last records of a wait that ended with success.
+    """Return the records of a wait that ended successfully.
 
     :raises AirflowSensorTimeout: if the wait timed out.
-    :raises AirflowFailException: if a retry cannot help.
+    :raises AirflowFailException: if the wait failed, and a retry cannot help.
     :raises WebCollectError: if another attempt may help.
     """
     match ended.outcome:
@@ -178,10 +179,10 @@ def result_of(ended: Ended) -> Records:
 
 
 def shared_feed(conn_id: str, interval: float) -> StatusFeed:
-    """Return the feed of a connection, for an ``async with``; all users get the same object.
+    """Return the feed of a connection, for an ``async with``; all users in the event loop get the same feed.
 
     :param conn_id: the Airflow connection of the service.
-    :param interval: seconds between two queries of this user.
+    :param interval: seconds between two queries of the caller's wait.
     """
     feeds = _feeds.setdefault(asyncio.get_running_loop(), {})
     if conn_id not in feeds:
@@ -190,16 +191,16 @@ def shared_feed(conn_id: str, interval: float) -> StatusFeed:
 
 
 class StatusFeed:
-    """A connection's polls, one for each query; the first user opens it, and the last one closes it.
+    """A connection's polls, one for each query; the first user opens the feed, and the last one closes it.
 
-    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if it cannot be
-    read for two minutes.
+    Entering raises :class:`WebCollectError` if the connection is invalid, and Airflow's error if the
+    connection still cannot be read after :data:`READ_RETRIES` retries.
 
     A feed may live for weeks, and the connection may get a new credential meanwhile. So when a request fails,
     the connection is read again, and its new values are used.
 
     :param conn_id: the Airflow connection of the service.
-    :param interval: seconds between two queries of the first user.
+    :param interval: seconds between two queries of the first user's wait.
     :ivar polls: the polls by query.
     """
 
@@ -215,7 +216,7 @@ class StatusFeed:
     async def __aenter__(self) -> StatusFeed:
         self._users += 1
         try:
-            # one at a time: thousands of users resumed in one iteration of the event loop would block it
+            # one user at a time: thousands that continue in one iteration of the event loop would block it
             async with self._entering:
                 # cancelling one user must not cancel the opening for the others
                 await asyncio.shield(self._opening)
@@ -258,7 +259,7 @@ class StatusFeed:
 
     def _send_gauges(self) -> None:
         tags = {"connection": self._hook.webcollect_conn_id}
-        # as in Airflow's own metrics of a triggerer: each triggerer has waits of its own
+        # with the host name, like Airflow's own metrics of a triggerer: each triggerer has its own waits
         own = {**tags, "hostname": socket.gethostname()}
         Stats.gauge("webcollect.waits.running", self._users, tags=own)
         send_gauges(self._clients[-1].context, tags)
@@ -266,8 +267,8 @@ class StatusFeed:
     async def _ask(self, query: Query, keys: Sequence[str]) -> Mapping[str, Any]:
         """Query the states of some keys.
 
-        :raises TokenUnavailable: if the query failed, but the connection has changed, so that another attempt
-            may succeed.
+        :raises TokenUnavailable: if the query failed, but the connection has changed, so another attempt may
+            succeed.
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
         """
         from airflow_provider_webcollect.service.client import in_thread
@@ -275,7 +276,7 @@ class StatusFeed:
         client = self._clients[-1]
         self._send_gauges()
         try:
-            # few attempts, since a poll repeats a failed query later
+            # few attempts are enough, since a poll repeats a failed query later
             return await client.run(lambda sender: query.ask(sender.with_limits(TRIES), keys))
         except WebCollectError as error:
             async with self._reading:
@@ -300,13 +301,13 @@ async def read_with_retries(
     """Read something from Airflow; if that fails, try again after growing pauses.
 
     When a triggerer starts, a secrets backend, the API server or the database may be unavailable. Airflow 3
-    then reports that the connection does not exist, so that error is not permanent.
+    then reports that the connection does not exist, so that error does not count as permanent.
 
-    :param what: what is read, for the log.
-    :param read: reads it.
-    :param interval: seconds between two queries of the wait.
-    :param is_certain: returns whether another attempt would fail as well.
-    :raises Exception: the error of the last attempt, after :data:`READ_RETRIES` further attempts.
+    :param what: the name of the object to read, for the log.
+    :param read: reads the object.
+    :param interval: seconds between two queries of the wait; a short interval shortens the pauses.
+    :param is_certain: returns whether another attempt would fail with the same error.
+    :raises Exception: the error of the last attempt, after :data:`READ_RETRIES` retries.
     """
     for failures in range(1, READ_RETRIES + 1):
         try:

@@ -1,4 +1,4 @@
-"""Arguments are parsed by their annotations, before anything is sent: one place for each rule.
+"""Parsing of arguments by their annotations, before anything is sent, with one place for each rule.
 
 An annotation has the rule for a value, and its description for the command line and the documentation::
 
@@ -6,9 +6,9 @@ An annotation has the rule for a value, and its description for the command line
     task_ids: Annotated[Sequence[str], Length(most=100), "the service's tasks"]
     mode: Literal["full", "incremental"] | None = None
 
-The parser of an annotation is the first function in its ``Annotated``; without one, the type has a parser
-(:func:`parser_of`). It takes the argument's name and its value, and returns the value in the form that is
-used, or raises :class:`InvalidArgument` with the argument, its place, the value and the rule.
+The parser of an annotation is the first callable in its ``Annotated``; without one, the type determines the
+parser (:func:`parser_of`). A parser takes the argument's name and its value. It returns the value in the form
+that is used, or raises :class:`InvalidArgument` with the argument, its place, the value and the rule.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ import msgspec
 from airflow_provider_webcollect.service.errors import InvalidArgument
 
 S = TypeVar("S", bound=msgspec.Struct)
-#: Takes an argument's name and its value, and returns the value in the form that is used.
+#: A function that takes an argument's name and its value, and returns the value in the form that is used.
 Parser: TypeAlias = Callable[[str, Any], Any]
 
-#: Bounds of the integers that every JSON reader accepts.
+#: Bounds of the integers that every JSON parser accepts.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-#: An integer in a text; with more characters it is beyond these bounds.
+#: An integer in a string, and the number of characters from which on it exceeds these bounds.
 _INTEGER, _MOST_DIGITS = re.compile("-?[0-9]+"), 30
 
 
@@ -59,7 +59,7 @@ class Seconds(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A word in any spelling that the enumeration knows: ``Annotated[str, Word(LoopType)]``."""
+    """A word in any spelling that the enumeration accepts: ``Annotated[str, Word(LoopType)]``."""
 
     words: type[StrEnum]
 
@@ -80,8 +80,8 @@ class Length(msgspec.Struct, frozen=True):
 def parse(argument: str, annotation: Any, value: object) -> Any:
     """Return a value in the form that the annotation of its argument asks for.
 
-    :param argument: its name, and the place in it, for the error.
-    :raises InvalidArgument: if it breaks the annotation's rule.
+    :param argument: the argument's name, and the place in it, for the error.
+    :raises InvalidArgument: if the value breaks the annotation's rule.
     """
     return parser_of(annotation)(argument, value)
 
@@ -89,8 +89,8 @@ def parse(argument: str, annotation: Any, value: object) -> Any:
 def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
     """Return the arguments of a call by name, parsed by the annotations of ``function``; without defaults.
 
-    :raises InvalidArgument: if one breaks a rule.
-    :raises TypeError: if the function does not take them.
+    :raises InvalidArgument: if an argument breaks a rule.
+    :raises TypeError: if the function does not take these arguments.
     """
     try:
         given, parsers = _signature(function).bind(*args, **kwargs).arguments, _parsers(function)
@@ -100,9 +100,9 @@ def parse_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[
 
 
 def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str], str] = str) -> S:
-    """Return a struct of values that are parsed by the annotations of its fields; defaults stay as they are.
+    """Return a struct of values that are parsed by the annotations of its fields; defaults are not parsed.
 
-    :param where: returns the name of a field for errors: ``"checks['rows'][{!r}]".format``.
+    :param where: returns the name of a field for errors, such as ``"checks['rows'][{!r}]".format``.
     :raises InvalidArgument: if a value breaks a rule, or there is no such field.
     :raises TypeError: if the value of a field without a default is missing.
     """
@@ -117,9 +117,9 @@ def parse_struct(kind: type[S], values: Mapping[str, Any], where: Callable[[str]
 
 @contextlib.contextmanager
 def inside(place: str) -> Iterator[None]:
-    """Return a context manager whose errors name the place of the argument, such as ``sources[2]``, too.
+    """Return a context manager that adds the place of the argument to its errors.
 
-    :param place: empty for none.
+    :param place: the place, such as ``sources[2]``; empty to leave errors unchanged.
     """
     try:
         yield
@@ -133,12 +133,11 @@ def inside(place: str) -> Iterator[None]:
 class Argument(msgspec.Struct, frozen=True):
     """The declaration of an argument, for the command line and the documentation.
 
-    :ivar kind: the type of its value, or of each of its values if it is a list.
+    :ivar kind: the type of the argument's value, or of each of its values if it is a list.
     :ivar choices: the words that are accepted; empty if the argument is not a choice of words.
-    :ivar limits: the limits of its value or of the number of its values, such as ``1 to 1000``; empty for
-        none.
-    :ivar default: the default; ``inspect.Parameter.empty`` if the argument must be given.
-    :ivar help: the trailing text of its annotation.
+    :ivar limits: the limits of the value or of the number of values, such as ``1 to 1000``; empty for none.
+    :ivar default: the default; ``inspect.Parameter.empty`` if the argument is required.
+    :ivar help: the description in the annotation, after the parser.
     """
 
     kind: Any
@@ -151,7 +150,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 @cache
 def declared(declaration: Any) -> dict[str, Argument]:
-    """Return the declaration of each argument by name, from a function's signature or a struct's fields."""
+    """Return the declarations of arguments, by name, from a function's signature or a struct's fields."""
     hints = get_type_hints(declaration, include_extras=True)
     arguments = {}
     for name, parameter in _signature(declaration).parameters.items():
@@ -205,12 +204,12 @@ def _unfolded(annotation: Any) -> tuple[Any, list[Any], bool]:
 def parser_of(annotation: Any) -> Parser:
     """Return the function that parses the values of an annotation.
 
-    It is the first one in an ``Annotated``. Without one, ``str`` is a text that is not empty, ``int`` an
-    integer, ``bool`` a boolean, a ``Literal`` one of its values, a ``list`` or ``Sequence`` a list whose
-    entries are parsed by their type, and a struct a dict with its fields; with ``| None``, None is accepted
-    too.
+    It is the first callable in an ``Annotated``. Without one, the type decides: ``str`` accepts a non-empty
+    string, ``int`` an integer, ``bool`` a boolean, ``datetime.date`` a date, a ``Literal`` one of its values,
+    a ``list`` or ``Sequence`` a list whose entries are parsed by their type, and a struct a dict with its
+    fields. With ``| None``, None is also accepted.
 
-    :raises TypeError: if the annotation does not say which values are right.
+    :raises TypeError: if the annotation does not say which values are valid.
     """
     kind, notes, may_be_none = _unfolded(annotation)
     length = next((note for note in notes if isinstance(note, Length)), Length())
@@ -236,12 +235,12 @@ def _of_type(kind: Any, length: Length) -> Parser:
 
 
 def as_given(argument: str, value: Any) -> Any:
-    """Return ``value`` unchecked: its rule depends on other arguments too."""
+    """Return ``value`` unchecked, for an argument whose rule depends on other arguments."""
     return value
 
 
 def _entry(argument: str, value: object, kind: type[S]) -> S:
-    """Return a dict as a struct, if it has the keys of its fields."""
+    """Return a dict as a struct, if its keys are fields of the struct, with all the required ones."""
     parameters = _signature(kind).parameters
     required = {name for name, field in parameters.items() if field.default is field.empty}
     if not isinstance(value, Mapping) or not required <= {*value} <= {*parameters}:
@@ -252,9 +251,9 @@ def _entry(argument: str, value: object, kind: type[S]) -> S:
 
 
 def text(argument: str, value: object) -> str:
-    """Return ``value`` without white space around it, if it is a non-empty text.
+    """Return ``value`` without the white space around it, if it is a non-empty string.
 
-    Templates easily add a line end. An integer (digits from a template) is accepted too.
+    Templates easily add a line end. An integer is also accepted, since a template may render to digits.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return str(integer(argument, value))
@@ -264,10 +263,10 @@ def text(argument: str, value: object) -> str:
 
 
 def encodable(argument: str, value: object) -> str:
-    """Return ``value`` as it is, if it is a text that can be encoded as UTF-8; it may be empty.
+    """Return ``value`` unchanged, if it is a string that can be encoded as UTF-8; it may be empty.
 
-    The error shows only the position of the wrong character, since the value may be a secret. Subclasses of
-    ``str`` (from templates or parsers), which encoders refuse, become plain texts.
+    The error shows only the invalid character and its position, since the value may be a secret. Instances of
+    subclasses of ``str`` (from templates or parsers), which encoders refuse, become plain strings.
     """
     if not isinstance(value, str):
         raise InvalidArgument(argument, value, "it must be a string")
@@ -282,10 +281,14 @@ def encodable(argument: str, value: object) -> str:
 
 
 def integer(argument: str, value: object, low: int | None = None, high: int | None = None) -> int:
-    """Return ``value`` as an integer within the limits; digits in a text (a template) are accepted too."""
+    """Return ``value`` as an integer within the limits; a string of digits, as from a template, is accepted.
+
+    :param low: the lowest valid integer; None for the lowest one that JSON parsers accept.
+    :param high: the highest valid integer; None for the highest one that JSON parsers accept.
+    """
     number = value
     if isinstance(value, str):
-        # `int` would also accept the digits of other scripts, and underscores between digits
+        # `int` would also accept digits of other scripts, and underscores between digits
         digits = value.strip() if _INTEGER.fullmatch(value.strip()) else ""
         number = (int(digits) if len(digits) < _MOST_DIGITS else HIGHEST + 1) if digits else None
     if isinstance(number, int) and not isinstance(number, bool):
@@ -309,9 +312,10 @@ def items(
     most: int | None = None,
     may_be_empty: bool = False,
 ) -> list[Any]:
-    """Return ``values`` as a list; any iterable is accepted, except for a mapping or a text.
+    """Return ``values`` as a list; any iterable is accepted, except for a mapping or a string.
 
     :param each: parses each entry; None for entries as they are.
+    :param most: maximum number of entries; None for no limit.
     """
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidArgument(argument, values, "it must be a list")
@@ -324,7 +328,10 @@ def items(
 
 
 def decoded(value: Any) -> Any:
-    """Decode a JSON text: a template renders to a text, unless the DAG renders native objects."""
+    """Return a JSON text decoded: templates render to text, unless the DAG renders native objects.
+
+    Any other value is returned unchanged, as is text that is not JSON.
+    """
     if isinstance(value, str):
         try:
             # not a subclass of `str`, which the decoder refuses
@@ -335,14 +342,14 @@ def decoded(value: Any) -> Any:
 
 
 def texts(argument: str, values: object, *, most: int | None = None, may_be_empty: bool = False) -> list[str]:
-    """Return ``values`` as a list of non-empty texts."""
+    """Return ``values`` as a list of non-empty strings."""
     return items(argument, values, text, most=most, may_be_empty=may_be_empty)
 
 
 def one_of(argument: str, value: object, choices: tuple[str, ...], where: str = "") -> Any:
     """Return ``value`` if it is one of the choices.
 
-    :param where: appended to the rule, such as "for file_format='csv'".
+    :param where: text that is appended to the rule, such as " for file_format='csv'".
     """
     if value not in choices:
         raise InvalidArgument(argument, value, f"it must be one of {', '.join(choices)}{where}")
@@ -354,7 +361,8 @@ def seconds(
 ) -> float:
     """Return ``value`` if it is a finite number of seconds.
 
-    :param may_be_timedelta: accept a ``timedelta`` too.
+    :param may_be_zero: whether 0 is accepted.
+    :param may_be_timedelta: whether a ``timedelta`` is also accepted.
     """
     if may_be_timedelta and isinstance(value, datetime.timedelta):
         value = value.total_seconds()
@@ -377,7 +385,7 @@ def share(argument: str, value: object) -> float:
 def boolean(argument: str, value: object, *, may_be_text: bool = False) -> bool:
     """Return ``value`` if it is a boolean.
 
-    :param may_be_text: accept the words in a text (a template) too, in any letter case.
+    :param may_be_text: whether the words "true" and "false" are also accepted, in any letter case.
     """
     if may_be_text and isinstance(value, str):
         value = {"true": True, "false": False}.get(value.strip().lower(), value)
@@ -387,7 +395,7 @@ def boolean(argument: str, value: object, *, may_be_text: bool = False) -> bool:
 
 
 def date(argument: str, value: object) -> datetime.date:
-    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone becomes its UTC day."""
+    """Return ``value``, a date or ``yyyy-MM-dd``, as a date; a time with a zone becomes its day in UTC."""
     with contextlib.suppress(ValueError, OverflowError):
         match value:
             case datetime.datetime():
@@ -399,7 +407,7 @@ def date(argument: str, value: object) -> datetime.date:
     raise InvalidArgument(argument, value, "it must be a date, yyyy-MM-dd, in UTC")
 
 
-#: A text as it is, which may be empty.
+#: A string that is used unchanged, and may be empty.
 AnyText: TypeAlias = Annotated[str, encodable]
-#: A boolean, also as a word of a template.
+#: A boolean, or the word for it, to which a template may render.
 Flag: TypeAlias = Annotated[bool, partial(boolean, may_be_text=True)]

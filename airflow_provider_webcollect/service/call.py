@@ -1,6 +1,6 @@
 """The steps of a call: credential, rate limit, request, response, retries.
 
-A :class:`Sender` does everything that takes time: it sends a request, waits, and gets an access token.
+A :class:`Sender` performs the steps that take time: it sends a request, waits, and gets an access token.
 """
 
 from __future__ import annotations
@@ -59,31 +59,31 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: What to do about errors of the data-app service, which has an address and a key of its own.
+#: The advice in errors of the data-app service, which has its own address and key.
 DATA_APP_ADVICE: dict[type[WebCollectError], str] = {
     TokenRejected: "Put a valid key into the connection extra `datahub_api_key`.",
     RedirectRefused: "Set the connection extra `datahub_url` to the service's real address.",
     ServiceUnreachable: "Check the connection extra `datahub_url`, the network and the proxy settings.",
     MalformedResponse: "If this persists, the connection extra `datahub_url` is probably wrong.",
 }
-#: Attempts at a page that may be too large, before half of it is requested.
+#: Number of attempts at a page that may be too large, before half as many rows are requested.
 TRIES_PER_SIZE = 3
-#: Attempts at a page before a cursor that does not advance is an error.
+#: Number of attempts at a page whose cursor does not advance, before that is an error.
 STUCK_TRIES = 5
 #: Maximum number of times that a rejected access token is replaced within one attempt of a call: the new
 #: token may come from another process and be rejected too.
 REPLACEMENTS = 3
-#: The statuses of redirects.
+#: The HTTP statuses of redirects.
 REDIRECTS = {301, 302, 303, 307, 308}
 USER_AGENT = f"airflow-provider-webcollect/{airflow_provider_webcollect.__version__}"
 
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """Settings and credentials, the address's rate limiters, and the token.
+    """The settings and credentials of a connection, the rate limiters of its address, and its token.
 
     :ivar is_outdated: returns whether the connection has changed since settings and credentials were read
-        from it; it may block.
+        from it; the call may block.
     :ivar hint: returns a sentence for people about tasks that the service does not know; empty for none.
     """
 
@@ -102,8 +102,10 @@ class ClientContext:
         *,
         unreachable: float = math.inf,
     ) -> ClientContext:
-        """Return this context with fewer attempts per call, and none after ``deadline`` seconds.
+        """Return this context with stricter limits for a call; by default, none is changed.
 
+        :param attempts: maximum number of attempts.
+        :param deadline: seconds after which no further attempt is made.
         :param timeout: maximum number of seconds for a response.
         :param unreachable: seconds after which no further attempt is made if there is no connection to the
             service.
@@ -141,7 +143,7 @@ class ClientContext:
         return self.settings.datahub_url
 
     def address_of(self, *, datahub: bool) -> str:
-        """Return the base URL and where it comes from, for a message."""
+        """Return the base URL for a message, with its origin if that is known."""
         base, origin = self.base_of(datahub=datahub), self.settings.origin
         return f"{base} ({origin})" if origin else base
 
@@ -160,13 +162,13 @@ def make_context(
 ) -> ClientContext:
     """Create the context of a client.
 
-    :param name: name of the connection.
-    :param store: where the processes share the token.
-    :param learned: called with every token obtained, for masking it in logs.
-    :param is_outdated: returns whether the connection has changed since it was read; it may block.
+    :param name: the name of the connection.
+    :param store: the store in which the processes share the token.
+    :param learned: called with every token obtained, so that it can be masked in logs.
+    :param is_outdated: returns whether the connection has changed since it was read; the call may block.
     :param clock: a monotonic clock, in seconds, for the waits of the token's renewal.
     :param hint: returns a sentence for people about tasks that the service does not know; empty for none.
-    :param reads_only: use only the stored token, and neither renew it nor wait for another one.
+    :param reads_only: whether to use only the stored token, and neither renew it nor wait for another one.
     """
     return ClientContext(
         settings=settings,
@@ -190,8 +192,8 @@ def make_context(
 class Request:
     """An HTTP request, ready to be sent. Its repr shows neither headers nor body.
 
-    :ivar total_timeout: seconds for the whole response.
-    :ivar moments: the time at which each of the rate limiters that apply lets it be sent.
+    :ivar total_timeout: maximum number of seconds for the whole response.
+    :ivar moments: by rate limiter, the time at which that limiter allows the request.
     """
 
     method: str
@@ -215,13 +217,13 @@ class Sender(Protocol):
         """Settings, credentials, rate limiters and the token."""
 
     def transmit(self, request: Request) -> Response:
-        """Send a request and return the response; raises ``NotConnected``, or what the HTTP library does."""
+        """Send a request and return the response; raises ``NotConnected``, or the HTTP library's error."""
 
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds."""
 
     def authorize(self, rejected: str | None) -> str:
-        """Get an access token other than ``rejected``, and return it."""
+        """Return an access token other than ``rejected``."""
 
 
 def exchange(
@@ -234,13 +236,13 @@ def exchange(
 ) -> T:
     """Send ``call``, with the attempts that :class:`Policy` allows, and return its result.
 
-    :param check: called with the result of each attempt; raises if the result is not good enough.
-    :param can_halve: whether the call is for a page of which half can be requested.
-    :param is_traced: whether it has a span.
-
     An interruption from outside, such as a signal's exception, is passed on. If a request that is not safe to
-    repeat was in flight, its cause is an ``OutcomeUnknown``, see :func:`errors.unknown_outcome`.
+    repeat was in flight, the interruption has an ``OutcomeUnknown`` as its cause, see
+    :func:`errors.unknown_outcome`.
 
+    :param check: called with the result of each attempt; raises an error if the result cannot be used.
+    :param can_halve: whether the call is for a page, and half as many rows can be requested.
+    :param is_traced: whether the call has a span.
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
     is_token_call = call.endpoint is endpoints.refresh_token.endpoint
@@ -269,10 +271,10 @@ def call_span(
 
 @contextlib.contextmanager
 def current_credential(context: ClientContext) -> Iterator[None]:
-    """Do work with a credential that a person may replace in the connection meanwhile.
+    """Run the block with a credential that a person may replace in the connection meanwhile.
 
-    :raises TokenUnavailable: if the credential is refused, but the connection has changed, so that another
-        attempt may succeed.
+    :raises TokenUnavailable: if the credential is refused, but the connection has changed, so another attempt
+        may succeed.
     """
     try:
         yield
@@ -286,7 +288,7 @@ def current_credential(context: ClientContext) -> Iterator[None]:
 
 
 def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object], recorded: Span) -> T:
-    """Make one attempt; if the access token is rejected, replace it and repeat the request, a few times."""
+    """Make one attempt; repeat its request with a new access token, a few times, if the token is rejected."""
     token, replacements = _token(call, sender, None), 0
     while True:
         try:
@@ -302,9 +304,9 @@ def _attempt(call: Call[T], sender: Sender, check: Callable[[T], object], record
 
 
 def is_accepted(token: str, sender: Sender) -> bool:
-    """Find out, with a call that changes nothing, whether the service accepts an access token.
+    """Return whether the service accepts an access token; a call that changes nothing finds it out.
 
-    Only an explicit rejection counts; any other error does not mean that the token is invalid.
+    Only an explicit rejection counts, since no other error shows that the token is invalid.
     """
     call = endpoints.get_running_counts()
     try:
@@ -318,8 +320,9 @@ def is_accepted(token: str, sender: Sender) -> bool:
 
 
 def _token(call: Call[Any], sender: Sender, rejected: str | None) -> str | None:
-    """Return the access token for the call, or None if it is sent with a key or without a credential.
+    """Return the access token for the call; None if the call is sent with a key or without a credential.
 
+    :param rejected: the token that the service has rejected; None if there is none.
     :raises ConnectionIncomplete: if the connection has no credential for the call.
     """
     credentials = sender.context.credentials
@@ -348,7 +351,7 @@ def _takes_token(call: Call[Any], credentials: Credentials) -> bool:
 
 
 def _authorization(call: Call[Any], credentials: Credentials, token: str | None) -> dict[str, str]:
-    """Return the header with the credential; a request never has two credentials."""
+    """Return the header with the credential of the call, if it needs one; there are never two."""
     if token is not None:
         return {"Authorization": f"Bearer {_sendable('access token', token)}"}
     match call.endpoint.credential:
@@ -370,7 +373,7 @@ def is_sendable(secret: str) -> bool:
 
 
 def _sendable(name: str, secret: str) -> str:
-    """Return ``secret`` if it is valid in a header; otherwise an HTTP library's error would show it."""
+    """Return ``secret`` if it is valid in a header; if not, raise before an HTTP library's error shows it."""
     if is_sendable(secret):
         return secret
     raise ConnectionIncomplete(
@@ -381,13 +384,13 @@ def _sendable(name: str, secret: str) -> str:
 def request_now(call: Call[Any], context: ClientContext) -> Request | None:
     """Return the request of a call if it may be sent at once; None if it has to wait.
 
-    :raises WebCollectError: if the key for the call is missing or unusable.
+    :raises WebCollectError: if the credential for the call is missing or unusable.
     """
     token = None
     if _takes_token(call, context.credentials) and (token := context.tokens.current()) is None:
         return None
     request, limiters = _request(call, context, token), context.rate_limiters[call.endpoint.rate_limit]
-    # a moment that is assigned now, but used later, could exceed the rate limit
+    # a request that is sent later than its reserved moment could exceed the rate limit
     if not all(limiter.is_free() for limiter in limiters):
         return None
     for limiter in limiters:
@@ -422,11 +425,11 @@ def result_of(
             error.advice = DATA_APP_ADVICE.get(type(error), error.advice)
         if isinstance(error, NotFound):
             if call.task_id:
-                # the missing object may be a group or a step
+                # the service's message may be about a group or a step
                 error.message = f"{error.message.rstrip('.')} (asked for task {call.task_id})"
             error.advice = f"{error.advice} {sender.context.hint(call.task_ids)}".rstrip()
         if isinstance(error, TooManyRequests):
-            # all calls share the rate limit, so the pause that one response asks for is bounded here too
+            # all calls share the rate limit, so the pause that a single response asks for is limited here too
             pause = Policy(sender.context.settings).requested_pause(error)
             limiter = sender.context.rate_limiters[call.endpoint.rate_limit][0]
             limiter.slow_down(pause, request.moments.get(limiter))
@@ -440,9 +443,9 @@ def result_of(
 
 
 def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -> Request:
-    """Return the request of a call, once the rate limit allows it."""
+    """Wait until the rate limit allows the call, and return its request."""
     handled = sys.exception()
-    # token calls are rare, and the claim could expire while one waits
+    # token calls are rare, and the claim on the renewal could expire while one of them waits
     is_limited = call.endpoint is not endpoints.refresh_token.endpoint
     try:
         request = _request(call, sender.context, token)
@@ -461,7 +464,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
 
 @contextlib.contextmanager
 def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
-    """Send a request, and raise an error of the matching class if there is no response."""
+    """Raise an error of the matching class if the block, which sends a request, gets no response."""
     handled = sys.exception()
     try:
         yield
@@ -471,7 +474,7 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
         raise no_response(failure, context.address_of(datahub=_is_of_data_app(call))) from failure
     except BaseException as interruption:
         _forget_frames(interruption, handled)
-        # the renewal of the token handles its own interruptions; they do not concern the caller
+        # the renewal of the token handles its own interruptions
         if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.refresh_token.endpoint:
             raise
         raise interruption from OutcomeUnknown(
@@ -482,9 +485,10 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
 
 
 def _forget_frames(error: BaseException, handled: BaseException | None) -> None:
-    """Drop the tracebacks below this module: their frames hold headers, bodies and tokens.
+    """Drop the tracebacks of an error and its causes: their frames hold headers, bodies and tokens.
 
-    :param handled: what the caller was handling when it made the call; its traceback is the caller's.
+    :param handled: the exception that the caller was handling when it made the call, which keeps its
+        traceback; None if there was none.
     """
     chained: BaseException | None = error
     while chained is not None and chained is not handled:
@@ -518,7 +522,7 @@ def _request(call: Call[Any], context: ClientContext, token: str | None) -> Requ
 
 
 def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
-    """Return the error for a redirect: the credential must not go elsewhere, nor a POST become a GET."""
+    """Return the error for a redirect: another host must not get the credential, nor a POST become a GET."""
     try:
         target = urlsplit(urljoin(request.url, response.headers["location"]))
         address = f"{target.scheme}://{target.netloc.rpartition('@')[2]}{target.path}"
@@ -529,11 +533,11 @@ def _redirect_refused(request: Request, response: Response) -> RedirectRefused:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often, and after which pauses, a failed attempt is repeated, depending on its error.
+    """The rules for repeating a failed attempt: how often and after which pauses, depending on its error.
 
-    :ivar can_halve: whether the call is for a page of which half can be requested.
-    :ivar is_part: whether this is a token call: attempts at it are not logged, since those at the call that
-        waits for the token are.
+    :ivar can_halve: whether the call is for a page, and half as many rows can be requested.
+    :ivar is_part: whether this is a token call. Its attempts are not logged, since the attempts at the call
+        that waits for the token are.
     """
 
     settings: Settings
@@ -541,7 +545,7 @@ class Policy:
     is_part: bool = False
 
     def limits(self, error: BaseException | None) -> tuple[int, float]:
-        """Return the total number of attempts, and the seconds after which no further attempt is made."""
+        """Return the maximum number of attempts, and the seconds after which no further attempt is made."""
         retries, timing = self.settings.retries, self.settings.timing
         match error:
             case PagingError():
@@ -555,11 +559,11 @@ class Policy:
         return 1, 0.0
 
     def requested_pause(self, error: WebCollectError) -> float:
-        """Return the seconds that the service asks to wait, up to the longest wait."""
+        """Return the pause in seconds that the service asks for, limited to the longest wait; 0 if none."""
         return min(error.retry_after or 0.0, self.settings.retries.longest_wait)
 
     def retrying(self, sleep: Callable[[float], None]) -> tenacity.Retrying:
-        """Return tenacity's object that makes attempts until one succeeds or the policy ends them.
+        """Return the ``Retrying`` of tenacity that makes attempts until one succeeds or the policy ends them.
 
         :param sleep: waits for a number of seconds.
         """
@@ -610,7 +614,7 @@ def may_be_size(error: WebCollectError) -> bool:
         case NoResponse() | ResponseTooLarge() | PageTooLarge():
             return True
         case ServiceFailure(code=code) if spelling_of_code(code) == "servererror":
-            # the service's own failure mostly comes with HTTP 400 (assumptions.md, Errors)
+            # the service mostly reports its own failures with HTTP 400 (assumptions.md, Errors)
             return True
         case MalformedResponse() | ServiceFailure() if error.status in {200, 500}:
             return True

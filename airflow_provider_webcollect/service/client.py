@@ -1,4 +1,4 @@
-"""The client, based on requests, and a client for event loops, which uses threads."""
+"""The client of the service, based on requests, and a client for event loops, which runs it in threads."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.tokens import StoredToken
 
 T = TypeVar("T")
-#: An ``HTTPAdapter`` of requests, with the proxies that it goes through.
+#: An ``HTTPAdapter`` of requests, with the proxies that it uses.
 _Adapter: TypeAlias = Any
 
-#: Limits of a token call: attempts, seconds after which no further attempt is made, and seconds for a
-#: response. The call must end before a claim on the renewal expires.
+#: Limits of a token call: total number of attempts, seconds after which no further attempt is made, and
+#: seconds for a response. The call must end before a claim on the renewal expires.
 TOKEN_LIMITS = (5, 5.0, 20.0)
-#: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange and the
-#: attempts to store its outcome.
+#: Seconds for which an interrupted caller waits for the end of its renewal: longer than an exchange of tokens
+#: and all attempts to store its outcome take.
 INTERRUPTED_RENEWAL = 60.0
-#: Maximum number of connections to a host that are kept open: two for each source that can be landed at once.
+#: Maximum number of connections kept open to one host: two for each source that can be landed at once.
 CONNECTIONS = 64
-#: Bytes of a response that are read at a time.
+#: Maximum number of bytes of a response that one read returns.
 READ_BYTES = 1024 * 1024
-#: Bytes of a response that a caller can read before the rest has arrived.
+#: Maximum number of bytes that a caller gets from the beginning of a response before the rest has arrived.
 HEAD_BYTES = 1024
 
 
@@ -72,7 +72,7 @@ class Client:
     """Sends calls to the service and waits for their results. Threads can share it.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param stop: once it is set, calls send no more requests, and their waits end.
+    :param stop: once it is set, calls send no more requests, and their waits end; None for a new ``Stop``.
     """
 
     def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
@@ -90,11 +90,11 @@ class Client:
         return exchange(call, self)
 
     def reach(self) -> None:
-        """Connect without sending anything: an unreachable service is noticed before a renewal begins.
+        """Open a connection and close it, to detect an unreachable service before a renewal begins.
 
-        There are as many attempts as for a call, but none behind a proxy.
+        The number of attempts is the same as for a call. Behind a proxy, no attempt is made.
 
-        :raises ServiceUnreachable: if there is no connection.
+        :raises ServiceUnreachable: if no attempt succeeds.
         """
         settings = self.context.settings
         if proxy_for(settings.base_url) is not None:
@@ -112,13 +112,13 @@ class Client:
         Policy(settings).retrying(self.sleep)(connect)
 
     def renew_token(self, after_share: float = 0.0) -> StoredToken:
-        """Renew the access token and store it, if at least this share of its lifetime has passed.
+        """Renew the access token and store the new one (contract.md, endpoint 1).
 
-        See contract.md, endpoint 1. With a share above 0, a younger token is tested with a call
-        (endpoint 16), and renewed if the service rejects it.
-
+        :param after_share: renew the token if at least this share of its lifetime has passed; 0 (default)
+            renews it in any case. A younger token is tested with a call (endpoint 16), and renewed if the
+            service rejects it.
         :return: the token that is valid now, new or not.
-        :raises ConnectionIncomplete: if no credential of the connection leads to a new token.
+        :raises ConnectionIncomplete: if the connection has no credential to obtain a new token.
         """
         if not self.context.credentials.can_renew_tokens:
             raise ConnectionIncomplete(
@@ -134,11 +134,11 @@ class Client:
             return self._uninterrupted(renewal)
 
     def authorize(self, rejected: str | None) -> str:
-        """Get an access token, from the store or by a renewal, which no interruption of the caller cuts off.
+        """Return an access token, from the store or from a renewal that no interruption cuts off.
 
-        :param rejected: a token that the service has rejected.
+        :param rejected: the token that the service has rejected; None if there is none.
         :raises CredentialError: if no credential of the connection leads to a token.
-        :raises TokenUnavailable: if there is none for another reason.
+        :raises TokenUnavailable: if no token can be obtained for another reason.
         """
         tokens = self.context.tokens
         return self._uninterrupted(
@@ -189,17 +189,17 @@ class Client:
         self.close()
 
     def _uninterrupted(self, renewal: Callable[[Interruptible], T]) -> T:
-        """Run a renewal to its end, whatever interrupts the caller.
+        """Run a renewal to its end, even if its caller is interrupted.
 
-        The service does not issue a token again, so it must be stored whatever happens. Signals interrupt
-        only the main thread: there, the renewal runs in another thread, and the caller waits for that
-        even after a signal. An exchange that has not begun by then does not begin.
+        The service issues each token only once, so a new token must be stored in any case. Signals interrupt
+        only the main thread. A renewal for that thread therefore runs in another thread, and the caller waits
+        for it even after a signal. An exchange that has not begun when the signal arrives does not begin.
         """
         sender = Interruptible(self, self.context.short_retries(*TOKEN_LIMITS))
 
         def renewed() -> T:
             with self._renewing:
-                # once stopped, begin no renewal: it would leave a claim that other processes wait for
+                # a renewal that begins after the stop would leave a claim that other processes wait for
                 self.stop.check()
                 with span("token", {}):
                     return renewal(sender)
@@ -235,10 +235,10 @@ class Client:
 
 @dataclass(frozen=True)
 class Interruptible:
-    """Sends and waits as a client does, until its caller is interrupted.
+    """Sends requests and waits like a client, until its caller is interrupted.
 
-    :ivar interrupted: set once the caller is interrupted: requests in flight complete, and nothing more is
-        sent.
+    :ivar interrupted: set when the caller is interrupted. Requests in flight then complete, and no other
+        request is sent.
     """
 
     client: Client
@@ -246,7 +246,7 @@ class Interruptible:
     interrupted: Stop = field(default_factory=Stop)
 
     def with_limits(self, attempts: int) -> Interruptible:
-        """Return this sender with fewer attempts per call."""
+        """Return this sender with at most ``attempts`` attempts per call."""
         return replace(self, context=self.context.short_retries(attempts))
 
     def send(self, call: Call[T]) -> T:
@@ -271,8 +271,8 @@ class Interruptible:
 def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop) -> _Adapter:
     """Return the adapter that sends requests to ``base``; threads can share it.
 
-    It works without a session, which would keep cookies, follow redirects, and take a proxy and certificate
-    authorities from the environment.
+    It is used without a session of requests, which would keep cookies, follow redirects, and take the proxy
+    and the certificate authorities from the environment.
     """
     import requests
 
@@ -281,7 +281,7 @@ def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop
             """Do nothing: requests would add its own certificate authorities to the context."""
 
     proxy = proxy_for(base)
-    # without a tunnel, the connection is to the proxy
+    # requests over http use no tunnel, so the connection ends at the proxy
     end = proxy if proxy and base.startswith("http:") else base
     adapter: Any = Adapter(pool_maxsize=CONNECTIONS)
     adapter.proxies = {"all": proxy} if proxy else {}
@@ -303,7 +303,7 @@ def _new_adapter(base: str, settings: Settings, total_timeout: float, stop: Stop
 
 
 def _prepared(request: Request) -> requests.PreparedRequest:
-    """Return the request as requests sends it, with its file if it has one."""
+    """Return the request in the form of the requests library, with its file if it has one."""
     import requests
 
     file = request.file
@@ -320,11 +320,12 @@ def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> byt
     """Return the body of a response, decompressed while it arrives.
 
     :param raw: the response of urllib3.
-    :param most: size limit of the decompressed body, in bytes.
+    :param most: maximum size of the decompressed body, in bytes.
+    :param on_head: called with the first bytes of the body, decompressed; None if they are not needed early.
     :raises ResponseTooLarge: if the body exceeds the limit.
     """
     codings = [coding.strip() for coding in raw.headers.get("content-encoding", "").lower().split(",")]
-    # urllib3 would take these for the names of codings (RFC 9110, sections 5.6.1 and 8.4)
+    # urllib3 would take an empty entry or "identity" for a coding (RFC 9110, sections 5.6.1 and 8.4)
     raw.headers["content-encoding"] = ", ".join(name for name in codings if name not in {"", "identity"})
     pieces: list[bytes] = []
     left = most
@@ -339,12 +340,13 @@ def _body(raw: Any, most: int, on_head: Callable[[bytes], object] | None) -> byt
 
 
 class _WatchedConnection(http.client.HTTPConnection):
-    """Gives a connection of urllib3 a time limit for responses.
+    """Adds a time limit for responses to a connection of urllib3.
 
-    It raises :class:`NotConnected` if no connection was made, so that nothing was sent. The errors of
-    requests do not show that: a TLS handshake and a response that break off both end in its ``SSLError``.
+    It raises :class:`NotConnected` if no connection was made, and so nothing was sent. The errors of requests
+    do not distinguish these cases: it raises ``SSLError`` for an interrupted TLS handshake and for an
+    interrupted response.
 
-    :cvar seconds: time for a response, counted from when its request was sent.
+    :cvar seconds: maximum number of seconds for a response, from the moment at which its request was sent.
     :cvar stop: once it is set, no request is sent over a new connection.
     """
 
@@ -374,7 +376,7 @@ class _FinalResponse(http.client.HTTPResponse):
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until a deadline; a read timeout alone starts again with every byte."""
+    """Reads from a socket until a deadline; a socket's own timeout starts again with every read."""
 
     def __init__(self, sock: socket.socket, seconds: float) -> None:
         self._sock = sock
@@ -408,9 +410,9 @@ _PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
 def trust(url: str, settings: Settings) -> ssl.SSLContext:
     """Return the context that verifies TLS connections to ``url``; for http it trusts no certificates.
 
-    :raises InvalidArgument: if the file or folder of certificate authorities does not exist, naming the
-        setting, or the environment variable.
-    :raises TlsError: if it has no certificate authorities.
+    :raises InvalidArgument: if the file or folder of certificate authorities does not exist; the error names
+        the setting or the environment variable.
+    :raises TlsError: if the file or folder has no certificate authorities.
     """
     from requests.utils import DEFAULT_CA_BUNDLE_PATH
 
@@ -432,8 +434,8 @@ def trust(url: str, settings: Settings) -> ssl.SSLContext:
 def proxy_for(url: str) -> str | None:
     """Return the URL of the proxy that the environment names for ``url``, or None for a direct connection.
 
-    :raises ProxyUnusable: if the URL is not a proxy's address, or that of a SOCKS proxy without its library.
-        The message does not show the URL, which may have a password.
+    :raises ProxyUnusable: if the URL is not the address of a proxy, or if it names a SOCKS proxy and the
+        library for SOCKS is missing. The message does not show the URL, which may have a password.
     """
     import urllib3.util
     from requests.utils import get_environ_proxies, select_proxy
@@ -460,27 +462,27 @@ def proxy_for(url: str) -> str | None:
     return proxy
 
 
-#: Calls of one client at once; others wait for their turn.
+#: Maximum number of simultaneous calls of one client; further calls wait for their turn.
 THREADS = 32
-#: Seconds that closing waits for a renewal of the token that is in progress.
+#: Maximum number of seconds for which closing a client waits for a token renewal in progress.
 RENEWAL_PATIENCE = 10.0
 
-#: An event loop does not keep its tasks from being garbage-collected.
+#: The running tasks: an event loop has only weak references to them.
 _in_threads: set[asyncio.Task[Any]] = set()
 
 
 class _Threads(Executor):
-    """Runs each call in a thread of its own, since the end of a process waits for those of a pool."""
+    """Runs each call in a thread of its own: a process does not end before the threads of a pool have."""
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         return in_background(functools.partial(function, *args, **kwargs), "webcollect-call")
 
 
 def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
-    """Run ``function`` in a thread that knows this event loop: triggerers of Airflow 3.0 to 3.2 need that.
+    """Run ``function`` in a thread that knows this event loop; triggerers of Airflow 3.0 to 3.2 need that.
 
-    It runs to its end even if its caller is cancelled: these triggerers would take the response to an
-    abandoned request for that to the next one. The end of the process does not wait for it.
+    The function runs to its end even if the caller is cancelled: these triggerers would take the response to
+    an abandoned request for the response to the next one. The process can end before the function does.
     """
     from asgiref.sync import sync_to_async
 
@@ -492,10 +494,10 @@ def in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 
 
 class AsyncClient:
-    """Sends calls to the service from one event loop, each in a thread.
+    """Sends calls to the service from one event loop, each call in a thread.
 
     :param context: settings, credentials, rate limiters and the token.
-    :param stop: set when the client is closed.
+    :param stop: set when the client is closed; None for a new ``Stop``.
     """
 
     def __init__(self, context: ClientContext, *, stop: Stop | None = None) -> None:
@@ -507,7 +509,7 @@ class AsyncClient:
     async def send(self, call: Call[T]) -> T:
         """Send ``call`` and return its result.
 
-        If the caller is cancelled, the request in flight completes, and nothing more is sent. If the request
+        If the caller is cancelled, the request in flight completes, and no other request is sent. If the call
         is not safe to repeat, the cause of the ``CancelledError`` is an ``OutcomeUnknown``.
 
         :raises WebCollectError: see :mod:`~airflow_provider_webcollect.service.errors`.
@@ -522,8 +524,9 @@ class AsyncClient:
             )
 
     async def run(self, work: Callable[[Interruptible], T]) -> T:
-        """Run ``work``, which sends calls, in a thread, and return its result.
+        """Run ``work`` in a thread, and return its result.
 
+        :param work: sends calls with the sender that it is given.
         :raises Stopped: if the client is closed.
         """
         self._stop.check()
@@ -532,12 +535,12 @@ class AsyncClient:
             async with self._turns:
                 return await in_thread(functools.partial(work, sender))
         except asyncio.CancelledError:
-            # a renewal of the token is not interrupted: other calls wait for it
+            # this does not interrupt a renewal of the token, which other calls wait for
             sender.interrupted.set()
             raise
 
     async def aclose(self) -> None:
-        """Close the connections to the service, after a renewal in progress, and send nothing more."""
+        """Close the connections to the service after a renewal in progress; no request is sent afterwards."""
         await asyncio.wait([in_thread(self._client.close)], timeout=RENEWAL_PATIENCE)
         self._stop.set()
 

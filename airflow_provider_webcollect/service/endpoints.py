@@ -1,8 +1,8 @@
-"""The twenty endpoints of the contract, each declared once, by a function that returns what is sent.
+"""The twenty endpoints of the contract, each declared once, by a function that returns the content of a call.
 
-Its signature has the endpoint's arguments. Calling it parses them by their annotations and returns a
-:class:`Call`, without I/O; ``Client.send`` or ``AsyncClient.send`` sends that. Arguments are named as in the
-contract, in snake_case.
+The signature of the function has the endpoint's arguments, under their names in the contract, in snake_case.
+Calling the decorated function parses the arguments by their annotations and returns a :class:`Call`, without
+I/O; ``Client.send`` or ``AsyncClient.send`` sends the call.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ ALL_PAID = ("Flagship", *TEAM_UP)
 
 
 class Endpoint(msgspec.Struct, Generic[T], frozen=True):
-    """An endpoint of the contract; it decorates the function that declares what it takes and sends.
+    """An endpoint of the contract; it decorates the function that declares its arguments and its content.
 
     :param number: the endpoint's number in the contract.
-    :param path: the path below the base URL; ``{app_id}`` is replaced by percent-encoded segments.
-    :param result: reads the ``data`` of the response as ``T``.
+    :param path: the path below the base URL; percent-encoded segments replace ``{app_id}``.
+    :param result: the conversion of the response's ``data`` to a ``T``.
     :param with_key: what an API key alone can do instead, if the endpoint needs a token; empty for nothing.
     :param tiers: the plans that include the operation; empty for all, None if the contract does not say.
     :param errors: the error codes that the contract names for the operation.
@@ -121,9 +121,9 @@ ENDPOINTS: list[Endpoint[Any]] = []
 
 
 class Operation(Generic[P, T]):
-    """The function that an endpoint decorates: calling it returns the :class:`Call` to send.
+    """A function that an endpoint decorates: calling it returns the :class:`Call` to send.
 
-    :raises InvalidArgument: if an argument breaks the rule of its annotation.
+    :raises InvalidArgument: when it is called, if an argument breaks the rule of its annotation.
     """
 
     def __init__(self, endpoint: Endpoint[T], function: Callable[..., Sent]) -> None:
@@ -138,11 +138,11 @@ class Operation(Generic[P, T]):
 
 @dataclass(frozen=True, slots=True)
 class UrlFile:
-    """A checked file of URLs; :mod:`~airflow_provider_webcollect.service.url_file` makes it.
+    """A checked file of URLs, created by :mod:`~airflow_provider_webcollect.service.url_file`.
 
     :ivar name: the file name that is sent to the service.
     :ivar count: number of URLs.
-    :ivar content: the URLs, each with a line feed.
+    :ivar content: the URLs, each followed by a line feed.
     """
 
     name: str
@@ -154,9 +154,13 @@ class UrlFile:
 class Sent:
     """The content of a call.
 
-    :param own_retry: replaces the endpoint's ``retry`` for this call, for example when it appends.
-    :param body: the JSON body, if any.
+    :param own_retry: a value that replaces the endpoint's ``retry``, for example if the call appends; None to
+        keep the endpoint's.
+    :param query: the parameters of the URL's query.
+    :param segments: the texts that replace names in the endpoint's path.
+    :param body: the JSON body; None for no body.
     :param form: fields of a multipart body, sent with ``file``.
+    :param file: the file of a multipart body; None for no file.
     """
 
     own_retry: Retry | None = None
@@ -171,7 +175,7 @@ class Sent:
 class Call(Sent, Generic[T]):
     """One call of an endpoint: what is sent, and how the response is read. It does no I/O.
 
-    :param result: reads the ``data`` of the response as ``T``.
+    :param result: the conversion of the response's ``data`` to a ``T``.
     """
 
     endpoint: Endpoint[Any]
@@ -184,18 +188,18 @@ class Call(Sent, Generic[T]):
 
     @property
     def task_id(self) -> str | None:
-        """The task that the call is about; None for a call about several tasks, or about none."""
+        """The id of the task that the call is about; None for a call about several tasks, or about none."""
         fields = {**self.query, **(self.body or {}), **self.form}
         return str(fields["taskId"]) if "taskId" in fields else None
 
     @property
     def task_ids(self) -> Sequence[str]:
-        """The tasks that the call is about."""
+        """The ids of the tasks that the call is about."""
         return [self.task_id] if self.task_id else (self.body or {}).get("taskIds") or ()
 
     @property
     def target(self) -> str:
-        """The path and query below the base URL, percent-encoded except for the slashes in an app's name."""
+        """The path and query below the base URL, percent-encoded except for slashes in an app's reference."""
         path = self.endpoint.path.format_map(
             {name: quote(value, safe="/") for name, value in self.segments.items()}
         )
@@ -208,7 +212,7 @@ MAX_DATA_SIZE = 1000
 MAX_SUBTASK_SIZE = 20
 MAX_ANALYTICS_SIZE = 500
 MAX_ANALYTICS_FILTER = 100
-#: The spelling in the sample of endpoint 4, and all known ones (assumptions.md, Steps and URL files).
+#: The spelling in endpoint 4's sample, and all known spellings (assumptions.md, Steps and URL files).
 SAMPLED_URL_LIST = "URLList"
 URL_LIST_SPELLINGS = (str(LoopType.URL_LIST), SAMPLED_URL_LIST)
 
@@ -224,9 +228,9 @@ def refresh_token(refresh_token: str) -> Sent:
 
 
 def first_token(username: str, password: str) -> Call[TokenRecord]:
-    """Obtain the first tokens with login and password (assumptions.md, Tokens)."""
+    """Return the call that obtains the first tokens with login and password (assumptions.md, Tokens)."""
     body = {
-        # what is no text may be secret too
+        # None replaces a value that is not a string, which an error would show: it may be a secret too
         "username": encodable("login", username if isinstance(username, str) else None),
         "password": encodable("password", password if isinstance(password, str) else None),
         "grant_type": "password",
@@ -235,12 +239,12 @@ def first_token(username: str, password: str) -> Call[TokenRecord]:
 
 
 def _or_none(kind: Any, most: int | None = None) -> Parser:
-    """Return the parser of a list that may also be anything empty, such as a rendered template."""
+    """Return the parser of a list that accepts any empty value too, such as an empty rendered template."""
     return lambda argument, value: items(argument, value, parser_of(kind), most=most) if value else value
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that are given, which are sent."""
+    """Return the fields that are not None; only these are sent."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -294,8 +298,9 @@ def query_analytics(
 def check_days(start: Any, end: Any) -> None:
     """Check the range of an analytics query: the latest 3 months in UTC (contract.md, endpoint 2).
 
-    :param start: the first day, a date; ``end``: the last one.
-    :raises InvalidArgument: if it ends before it begins, or a day is too old or yet to come.
+    :param start: the first day, a date.
+    :param end: the last day, a date.
+    :raises InvalidArgument: if ``end`` is before ``start`` or in the future, or if ``start`` is too old.
     """
     today = pendulum.now("UTC").date()
     oldest = today.subtract(months=3)
@@ -309,9 +314,9 @@ def check_days(start: Any, end: Any) -> None:
 
 
 def _loop_type(argument: str, value: Any, url_list: str = LoopType.URL_LIST) -> str:
-    """Return the loop type in the caller's spelling if that is known, otherwise in the sample's spelling.
+    """Return the loop type; a list of URLs keeps the caller's spelling if it is one of the known spellings.
 
-    :param url_list: the name of a list of URLs in the endpoint's sample.
+    :param url_list: the spelling of a list of URLs in the endpoint's sample, for any other spelling.
     """
     loop_type = Word(LoopType)(argument, value)
     if loop_type != LoopType.URL_LIST:
@@ -540,9 +545,9 @@ def mark_exported(task_id: str) -> Sent:
 
 
 def _app_reference(argument: str, value: object) -> str:
-    """Return ``value`` if it names a data app: by its id, or as ``namespace/app_name``.
+    """Return ``value`` if it names a data app, by its id or as ``namespace/app_name``.
 
-    No part may be ``.`` or ``..``: even percent-encoded, these lead to another path.
+    No part may be ``.`` or ``..``: even percent-encoded, these would lead to another path.
     """
     reference = text(argument, value)
     parts = reference.split("/")

@@ -1,10 +1,10 @@
 """All errors of the service's client, as one tree under :class:`WebCollectError`.
 
-Attributes of the class say what a caller can do, so no message has to be parsed: whether the client may
+Attributes of each class say what a caller can do, so no message has to be parsed: whether the client may
 repeat the call at once (``retryable``), whether the call certainly had no effect (``unsent``), whether it may
 have had one (``uncertain``), whether retries are useless until a person acts (``permanent``), and what that
 person should do (``advice``). ``make docs`` writes ``docs/reference/errors.md`` from the classes: the first
-paragraph of a docstring says what has happened, the ``advice`` and the second paragraph say what to do.
+paragraph of a docstring says what has happened; the ``advice`` and the second paragraph say what to do.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ class WebCollectError(Exception):
     """Base of all errors of the service's client.
 
     :param message: what happened, without secrets.
-    :param endpoint: the operation, as the hook's method is named (``copy_task``).
+    :param endpoint: the operation, by the name of the hook's method (``copy_task``).
     :param status: the HTTP status, if there was a response.
     :param code: the service's error code, if it sent one.
     :param request_id: the service's ``requestId``, for the vendor's support.
     :param category: the data-app service's category of the error (``forbidden``, …).
-    :param retry_after: seconds that the service asks to wait, if it does.
+    :param retry_after: the number of seconds that the service asks to wait; None if it does not.
     """
 
     retryable: bool = False
@@ -53,7 +53,7 @@ class WebCollectError(Exception):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The facts of the response, for an error that is raised instead of this one."""
+        """The facts about the response, for another error that is raised in place of this one."""
         return {"status": self.status, "code": self.code, "request_id": self.request_id}
 
     def __str__(self) -> str:
@@ -102,11 +102,12 @@ def _unpickled(kind: type[InvalidArgument], args: tuple[object, ...]) -> Invalid
 
 
 def escaped(text: str) -> str:
-    """Return a text from a service or a site for a message, with escapes for some characters.
+    """Return text from a service or a website for a message, with escapes for some characters.
 
-    Unprintable ones could begin a line of a log, or act on a terminal. Backticks enclose our own commands.
+    Unprintable characters could begin a line of a log, or control a terminal. Backticks are reserved for the
+    commands that our own messages show.
 
-    :param text: such as a message of the service, or the name of a column.
+    :param text: text such as a message of the service, or the name of a column.
     """
     return "".join(
         character if character.isprintable() and character != "`" else f"\\u{ord(character):04x}"
@@ -115,9 +116,9 @@ def escaped(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """Return the repr of a value from a service or a site for a message, with escapes as in :func:`escaped`.
+    """Return the repr of a value from a service or a website for a message, see :func:`escaped`.
 
-    :param value: such as the name of a column.
+    :param value: a value such as the name of a column.
     """
     return escaped(repr(value))
 
@@ -146,7 +147,7 @@ def only_a_key(what: str, endpoint: str, instead: str = "") -> ConnectionIncompl
 
     :param what: the action, as the subject of a sentence.
     :param endpoint: the operation.
-    :param instead: what the key alone can do; empty for nothing.
+    :param instead: an action that the key alone allows, as an imperative; empty if there is none.
     """
     add = f"{instead}, or add" if instead else "add"
     return ConnectionIncomplete(
@@ -389,7 +390,7 @@ def unknown_outcome(error: BaseException) -> OutcomeUnknown | None:
     An interruption (a signal's exception, a cancellation) keeps its type, so the call that it interrupted
     makes the unknown outcome its cause.
 
-    :param error: what ended the call.
+    :param error: the exception that ended the call.
     """
     for cause in (error, error.__cause__):
         if isinstance(cause, OutcomeUnknown):
@@ -405,11 +406,11 @@ class PagingError(WebCollectError):
 
 
 def spelling_of_code(code: str | None) -> str:
-    """Return a code in a form that is the same for ``Invalid.Grant`` and ``invalid-grant``."""
+    """Return an error code in a form that is the same for ``Invalid.Grant`` and ``invalid-grant``."""
     return re.sub(r"[._-]", "", code or "").lower()
 
 
-#: The class for each code known from the contract or from practice.
+#: The error class for each code that is known from the contract or from practice.
 CODES: dict[str, type[ServiceError]] = {
     "InvalidGrant": GrantRejected,
     "InvalidToken": TokenRejected,

@@ -1,9 +1,9 @@
 """The service's results as frozen structs: camelCase on the wire, snake_case in Python.
 
 Reading is tolerant, since the contract's tables and samples disagree: keys may be camelCase or PascalCase,
-integers may arrive as strings, and times have no zone. An optional text, number or time that cannot be read
+integers may arrive as strings, and times have no zone. An optional string, number or time that cannot be read
 is None. Fields that the contract does not name are kept in ``unknown_fields``. Values that are later sent
-back to the service have a type with a rule: `Integer`, `Identifier` or `Token`.
+back to the service have a type that checks them: `Integer`, `Identifier` or `Token`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from airflow_provider_webcollect.service.errors import MalformedResponse, escape
 
 log = logging.getLogger(__name__)
 
-#: An integer that a later request can send.
+#: An integer that a later request may send.
 Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=arguments.LOWEST, le=arguments.HIGHEST)]
-#: A text that a later request can send; white space around it is dropped.
+#: A string that a later request may send; white space around it is dropped.
 Identifier: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\S")]
-#: A text that a header can have; white space around it is dropped.
+#: A string that is valid in a header; white space around it is dropped.
 Token: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[!-~]+$")]
 
 
@@ -39,7 +39,7 @@ class _AnyCase(StrEnum):
 
     @classmethod
     def spelled(cls, value: str) -> str:
-        """Return ``value`` in the contract's spelling; an unknown word stays, but printable."""
+        """Return ``value`` in the contract's spelling; of an unknown word, only unprintable parts change."""
         try:
             return str(cls(value))
         except ValueError:
@@ -107,9 +107,9 @@ ACTIVE_SUBTASK_STATES = frozenset({SubTaskState.WAITING, SubTaskState.SENT, SubT
 
 R = TypeVar("R", bound="Record")
 
-#: Decimal places of metrics: floating-point 1 - 0.7 is more than 0.3.
+#: Number of decimal places of metrics, which are rounded because floating-point 1 - 0.7 is more than 0.3.
 DIGITS = 6
-#: Seconds above which a token's lifetime counts as unknown: ten years.
+#: Number of seconds from which on a token's lifetime counts as unknown: ten years.
 LONGEST_LIFE = 10 * 365 * 86_400.0
 
 
@@ -122,7 +122,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     unknown_fields: dict[str, Any] = {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the record as values for JSON, with snake_case keys and without absent fields."""
+        """Return the record as plain JSON, with snake_case keys and without absent fields."""
         return {
             name: _jsonable(value)
             for name in self.__struct_fields__
@@ -191,7 +191,7 @@ class ParameterUpdate(Record, frozen=True):
 
 
 class CopiedTask(Record, frozen=True):
-    """A new task, made by copying (contract.md, endpoint 7)."""
+    """A task that was created as a copy (contract.md, endpoint 7)."""
 
     task_id: Identifier
     task_name: str | None = None
@@ -212,13 +212,13 @@ class CopyResult(Record, frozen=True):
     failed_tasks: tuple[FailedCopy, ...] = ()
 
     def __post_init__(self) -> None:
-        # an object may stand for the list, and so an empty one for an empty list
+        # one object can stand for a list of one, so an empty object can stand for an empty list
         named = tuple(failed for failed in self.failed_tasks if failed != FailedCopy())
         msgspec.structs.force_setattr(self, "failed_tasks", named)
 
     @property
     def shortfall(self) -> str | None:
-        """Which copies were not made, and why, in one line; None if all were made."""
+        """One line that says which copies were not made, and why; None if all were made."""
         if not self.failed_tasks and self.success_count >= self.request_count:
             return None
         reasons = escaped("; ".join(f"{failed.task_id}: {failed.reason}" for failed in self.failed_tasks))
@@ -231,10 +231,10 @@ class CopyResult(Record, frozen=True):
 class TaskStatus(Record, frozen=True):
     """State of a task's cloud extraction (contract.md, endpoints 12 and 13).
 
-    Version 1 has ``task_id``, ``task_name`` and ``status``, version 2 all but ``task_name``. The service
-    sends times without a zone: they are naive, or in the connection's ``timezone``.
+    Version 1 has ``task_id``, ``task_name`` and ``status``; version 2 has all fields but ``task_name``. The
+    service sends times without a zone: they are naive, or in the connection's ``timezone``.
 
-    :ivar status: in the contract's spelling, whatever the letter case of the response.
+    :ivar status: the state in the contract's spelling, whatever the letter case of the response.
     :ivar current_total_extract_count: rows collected in this run, before the service removes duplicates.
     :ivar executed_times: number of runs started so far.
     :ivar start_execute_time_seconds: collection time in seconds.
@@ -271,7 +271,7 @@ class TaskStatus(Record, frozen=True):
 class SubTask(Record, frozen=True):
     """A sub-task of a task's latest batch (contract.md, endpoint 14).
 
-    :ivar status: in the contract's spelling, whatever the letter case of the response.
+    :ivar status: the state in the contract's spelling, whatever the letter case of the response.
     """
 
     sub_task_id: Identifier
@@ -282,7 +282,7 @@ class SubTask(Record, frozen=True):
 
 
 def active_subtask_ids(subtasks: Iterable[SubTask]) -> set[str]:
-    """Return the ids of the active sub-tasks in lower case: the service may use another case."""
+    """Return the ids of the active sub-tasks, in lower case, since the service may change the case."""
     return {subtask.sub_task_id.lower() for subtask in subtasks if subtask.status in ACTIVE_SUBTASK_STATES}
 
 
@@ -308,7 +308,7 @@ class DataVolumeMetrics(Record, frozen=True):
 
 
 class ExecutionMetrics(Record, frozen=True):
-    """Runs and their times in seconds; rates from 0 to 1 (contract.md, Analytics row)."""
+    """Counts of runs, durations in seconds, and rates from 0 to 1 (contract.md, Analytics row)."""
 
     run_count: float | None = None
     success_count: float | None = None
@@ -319,7 +319,7 @@ class ExecutionMetrics(Record, frozen=True):
     failure_rate: float | None = None
 
     def runs_and_successes(self) -> tuple[float, float] | None:
-        """Return how many runs there were and how many succeeded; None if the service does not say."""
+        """Return the number of runs and the number of successful runs; None if either is not known."""
         runs, successes, failures = self.run_count, self.success_count, self.failure_count
         if runs is None:
             return None if successes is None or failures is None else (successes + failures, successes)
@@ -370,9 +370,9 @@ class AnalyticsRow(Record, frozen=True):
     def total(rows: Sequence[AnalyticsRow]) -> dict[str, float | None]:
         """Return the metrics of several rows together, with short names.
 
-        Each metric is computed from the rows that have its number: the service leaves out some numbers, which
-        do not count as 0. A metric is None if no row has its number. ``succeeded`` is a share of the runs
-        whose outcomes are known, ``seconds_per_run`` the average.
+        Each metric is computed from the rows that have its number: the service leaves out some numbers, and
+        they do not count as 0. A metric is None if no row has its number. ``succeeded`` is the share of
+        successful runs among the runs whose outcomes are known; ``seconds_per_run`` is the average duration.
 
         :param rows: rows of one or several tasks, in any time buckets; without rows, the sums are 0.
         """
@@ -391,7 +391,7 @@ class AnalyticsRow(Record, frozen=True):
 
 
 def _total(numbers: Iterable[float | None]) -> float | None:
-    """Return the sum of the numbers; None if there are numbers and all of them are None."""
+    """Return the sum of the numbers, leaving out each None; None if all of one or more entries are None."""
     values = list(numbers)
     present = [number for number in values if number is not None]
     total = round(sum(present), DIGITS)
@@ -412,7 +412,7 @@ class TokenRecord(Record, frozen=True):
     """
 
     access_token: Token
-    # a higher number may be, for example, a date in milliseconds
+    # a higher number may be something else, such as a time in milliseconds
     expires_in: Annotated[float, msgspec.Meta(gt=0, lt=LONGEST_LIFE)] | None = None
     token_type: str | None = None
     refresh_token: Identifier | None = None
@@ -454,10 +454,10 @@ class Moved(Record, frozen=True):
 class DataPage(msgspec.Struct, frozen=True):
     """A page of collected rows (contract.md, endpoints 17 and 18).
 
-    :ivar offset: the offset of the next page; send it unchanged, since it need not be the old offset plus the
-        size.
+    :ivar offset: the offset of the next page; send it unchanged, since it need not be the previous offset
+        plus the size.
     :ivar total: number of all rows.
-    :ivar rest_total: rows after this page; 0 ends a read.
+    :ivar rest_total: number of rows after this page; 0 for the last page.
     :ivar rows: the rows as raw JSON slices of the response, each a single line; they can be copied without
         building dicts.
     """
@@ -470,7 +470,7 @@ class DataPage(msgspec.Struct, frozen=True):
     def records(self) -> list[dict[str, Any]]:
         """Return the rows as dicts, field names to values.
 
-        :raises MalformedResponse: if Python cannot decode a value: a number of thousands of digits, or a
+        :raises MalformedResponse: if Python cannot decode a value: a number with thousands of digits, or a
             value that is nested too deeply.
         """
         try:

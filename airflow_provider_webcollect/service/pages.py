@@ -35,24 +35,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Successful pages after which twice as many rows are requested again.
+#: Number of successful pages after which twice as many rows are requested again.
 GOOD_PAGES = 5
-#: From this page of a source on, only one page out of this many has a span.
+#: From the page with this number on, only one out of this many pages of a source has a span.
 SAMPLED_PAGES = 100
 
 
 def _can_continue_after(page: DataPage, offset: int) -> bool:
-    """Return whether the read can continue, or end, after the page at ``offset``."""
+    """Return whether the page at ``offset`` is the last one, or shows where the next one begins."""
     return page.rest_total <= 0 or (bool(page.rows) and page.offset > max(offset, 0))
 
 
 class PageReader:
     """Reads pages of one source: the whole history of a task or, with ``lotno``, one batch.
 
-    If responses are slow, the next page is prefetched, see :class:`_Prefetching`. If that fails, the page is
-    read as if it had not been prefetched.
+    If responses are slow, the next page is prefetched, see :class:`_Prefetching`. If prefetching fails, the
+    page is requested as usual.
 
-    :param size: rows per page at most; fewer while pages fail because of their size.
+    :param size: maximum number of rows per page; fewer are requested while pages fail because of their size.
     :param sent: called for every request that is sent, including retries.
     """
 
@@ -75,18 +75,18 @@ class PageReader:
         self._sender = _Prefetching(client, self._call, sent)
 
     def read(self, offset: int) -> DataPage:
-        """Return the page at ``offset``: 0, or the ``offset`` of the page before.
+        """Return the page at ``offset``: 0, or the ``offset`` of the previous page.
 
-        A page that is refused, cut, or fails in the service may be too large: half as many rows are
-        requested, after a few attempts, or at once if the failure took long. That continues down to a single
-        row. A single row gets the full number of attempts of a call, as does a page whose failure is not
-        related to its size. A page after which the read could not continue (rows are left, but none came or
-        the cursor did not advance) is requested again a few times.
+        A page that is refused, cut off, or fails in the service may be too large. After a few attempts, or at
+        once if the failure took long, half as many rows are requested, and so on down to a single row. A
+        single row gets the full number of attempts of a call, as does a page whose failure is not related to
+        its size. If rows are left, but none came or the cursor did not advance, the page is requested again a
+        few times.
 
         :raises PagingError: if the cursor does not advance although rows are left.
         :raises WebCollectError: if the service does not return the page, however few rows are requested.
         """
-        # after an earlier page is read again, it is not known which one follows
+        # when an earlier page is read again, any page may be read next
         self._sender.is_sequential, self._offset = offset >= self._offset, offset
         self._reads += 1
         is_traced = self._reads < SAMPLED_PAGES or self._reads % SAMPLED_PAGES == 0
@@ -115,10 +115,11 @@ class PageReader:
         self._sender.forget()
 
     def pages(self, offset: int = 0) -> Iterator[DataPage]:
-        """Yield the pages from ``offset`` to the end; each is read at the offset in the page before.
+        """Yield the pages from ``offset`` to the end; the offset of each comes with the previous page.
 
-        :raises PagingError: also if the service's counts contradict the rows. From an ``offset`` above 0, it
-            is not known how many rows are before it; then only the rows said to be left are checked.
+        :raises PagingError: as :meth:`read` does, and if the service's counts contradict the rows. With an
+            ``offset`` above 0, the number of rows before it is not known, so only the counts of rows that are
+            left are checked.
         :raises WebCollectError: as :meth:`read` does.
         """
         count, is_from_start = RowCount(endpoint=self._endpoint.name), offset <= 0
@@ -138,7 +139,7 @@ class PageReader:
     def _call(self, offset: int) -> Call[DataPage]:
         size = self._size.now
         if self._first is None:
-            # the arguments are checked once: later offsets are those that the service has sent
+            # the arguments are checked only once: all later offsets come from the service
             self._first = (
                 endpoints.read_data(self._task_id, offset, size)
                 if self._lotno is None
@@ -157,7 +158,7 @@ class PageReader:
 
 @dataclass(frozen=True)
 class _Prefetched:
-    """A page whose response a thread receives.
+    """A page that was requested in advance; a thread receives the response.
 
     :ivar head: the first bytes of the response, decompressed; empty if the request fails before they arrive.
     """
@@ -172,8 +173,8 @@ class _Prefetched:
 class _Prefetching:
     """Sends the requests for pages of one source, and prefetches the next page while a slow one arrives.
 
-    A response usually has the next offset before its rows. A thread receives the prefetched response; the
-    caller's thread does everything else, when it takes that page.
+    This is possible because a response usually has the next offset before its rows. A thread only receives
+    the prefetched response; the caller's thread does everything else when it takes that page.
 
     :param call_at: returns the call for the page at an offset.
     :param sent: called for every request that is sent.
@@ -189,16 +190,16 @@ class _Prefetching:
         self._call_at = call_at
         self._sent = sent
         self._prefetched: _Prefetched | None = None
-        #: The number of pages to read before the next one is prefetched, to spare a connection in trouble.
+        #: The number of pages to read before prefetching begins again, to spare a connection in trouble.
         self._pages_without = 0
-        #: Whether the pages are read one after the other, so that prefetching pays off.
+        #: Whether the pages are read in order, so that the prefetched page is needed next.
         self.is_sequential = True
-        #: How long the last response took.
+        #: The duration of the last response.
         self._seconds = 0.0
 
     def transmit(self, request: Request) -> Response:
         """Send a request and return the response; prefetch the next page meanwhile."""
-        # if this page is requested again, the next one may have another offset
+        # if this request repeats a page, the next page may have another offset than before
         self.forget()
         self._sent()
         on_head = self._prefetch if self._is_slow() else None
@@ -210,7 +211,7 @@ class _Prefetching:
         """Return the page at ``offset`` if it was prefetched and the read can continue after it.
 
         :param is_traced: whether the wait for the call has a span.
-        :raises WebCollectError: if it failed and another request cannot help.
+        :raises WebCollectError: if the prefetched request failed, and another request cannot help.
         """
         self._pages_without = max(0, self._pages_without - 1)
         prefetched, self._prefetched = self._prefetched, None
@@ -238,7 +239,7 @@ class _Prefetching:
         return None
 
     def forget(self) -> None:
-        """Drop a prefetched page."""
+        """Drop the prefetched page, if there is one."""
         if self._prefetched is not None:
             self._prefetched = None
             self._pages_without = GOOD_PAGES
@@ -281,10 +282,10 @@ class _Prefetching:
 class PageSize:
     """The number of rows to request: fewer after failures because of size, then more again.
 
-    An attempt with more rows that still fails may take a whole timeout, so each such failure doubles the
-    number of successful pages before the next attempt.
+    An attempt with more rows may fail after a whole timeout, so each such failure doubles the number of
+    successful pages before the next attempt.
 
-    :param most: the size to return to.
+    :param most: maximum number of rows, which is requested first, and again after enough successful pages.
     """
 
     most: int
@@ -318,10 +319,10 @@ class PageSize:
 
 @dataclass
 class RowCount:
-    """Compares the rows of consecutive pages, from the first row on, with what the service announces.
+    """Compares the rows of consecutive pages, from the first row on, with the counts that the service sends.
 
-    :param rows: number of rows before the next page.
-    :param total: number of all rows, as announced last.
+    :param rows: number of rows counted so far.
+    :param total: number of all rows, as the service announced it last.
     :param endpoint: the operation, for messages.
     """
 
@@ -332,7 +333,9 @@ class RowCount:
     def add(self, rows: int, total: int, *, more: bool) -> None:
         """Count the rows of a page.
 
-        :param more: whether the service says that rows are left after it.
+        :param rows: number of rows in the page.
+        :param total: number of all rows, as the page announces it.
+        :param more: whether the service says that rows are left after the page.
         :raises PagingError: if the service's counts contradict the rows or each other.
         """
         rows_so_far = self.rows + rows
@@ -343,18 +346,20 @@ class RowCount:
         self.rows, self.total = rows_so_far, total
 
     def check_end(self) -> None:
-        """Check that as many rows came as were announced.
+        """Check that the number of rows is the announced one.
 
-        :raises PagingError: if not.
+        :raises PagingError: if it is not.
         """
         if self.rows != self.total:
             self._refuse(f"announced {self.total} rows, and {self.rows} came")
 
     def check_left(self, before: int, rows: int, left: int) -> None:
-        """Check that as many rows came as are no longer left; rows may also have been added.
+        """Check that a page has all rows that are no longer left; the service may also have added rows.
 
         :param before: the number of rows left before the page.
-        :raises PagingError: if not.
+        :param rows: the number of rows in the page.
+        :param left: the number of rows left after the page.
+        :raises PagingError: if rows are missing.
         """
         if rows + max(left, 0) < before:
             self._refuse(f"had {before} rows left; {rows} came, and {left} are said to be left")
@@ -371,7 +376,7 @@ def all_subtasks(sender: Sender, task_id: str) -> list[SubTask]:
         subtasks = exchange(endpoints.get_subtasks(task_id, page), sender)
         count_before = len(by_id)
         by_id.update((subtask.sub_task_id, subtask) for subtask in subtasks)
-        # if the service ignored `page`, the loop would not end
+        # the second condition ends the loop if the service ignores `page`
         if len(subtasks) < endpoints.MAX_SUBTASK_SIZE or len(by_id) == count_before:
             return list(by_id.values())
         page += 1
@@ -380,7 +385,8 @@ def all_subtasks(sender: Sender, task_id: str) -> list[SubTask]:
 def all_analytics(sender: Sender, **query: Any) -> list[AnalyticsRow]:
     """Read all rows of an analytics query.
 
-    :raises PagingError: if fewer or more rows come than the service announces.
+    :param query: arguments of the query, without the page.
+    :raises PagingError: if the service sends fewer or more rows than it announces.
     """
     rows: list[AnalyticsRow] = []
     count = RowCount(endpoint=endpoints.query_analytics.endpoint.name)

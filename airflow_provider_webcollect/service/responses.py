@@ -1,9 +1,9 @@
-"""From the bytes of a response to a result, or to a :class:`WebCollectError`.
+"""Conversion of a response's bytes to a result, or to a :class:`WebCollectError`.
 
-The contract's tables and samples disagree about the shape of ``data``, so both are accepted, and records are
-read as :mod:`.models` says. An ``error`` member means failure under any HTTP status (assumptions.md, Errors).
-An error response without one did not come from the service, but from something in between, such as a gateway,
-so a retry may help.
+The contract's tables and samples disagree about the shape of ``data``, so both shapes are accepted. Records
+are read as :mod:`.models` describes. An ``error`` member means a failure under any HTTP status
+(assumptions.md, Errors). An error response without this member does not come from the service, but from
+something in between, such as a gateway, so a retry may help.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ FieldReader = Callable[[Any, str | None], Any]
 
 
 class Envelope(msgspec.Struct, Generic[D], rename="camel"):
-    """What every response holds (contract.md, Conventions)."""
+    """The members of every response (contract.md, Conventions)."""
 
     data: D | msgspec.UnsetType = msgspec.UNSET
     error: Any = None
@@ -75,9 +75,9 @@ class Envelope(msgspec.Struct, Generic[D], rename="camel"):
 
 
 class Result(msgspec.Struct, Generic[T], frozen=True):
-    """How the ``data`` of a response is converted to a ``T``.
+    """The conversion of a response's ``data`` to a ``T``.
 
-    :param kind: the name of the ``T``, for signatures.
+    :param kind: the name of the type ``T``, for signatures.
     :param decode: decodes the whole response in one pass.
     :param read: converts the decoded ``data``; the second argument is the connection's time zone.
     """
@@ -95,19 +95,19 @@ class _PageOnWire(msgspec.Struct, rename="camel"):
 
 
 class _PageEnvelope(Envelope[_PageOnWire | list[_PageOnWire]], rename="camel"):
-    """An envelope whose page is not decoded as a dict; an error beside it decides in PascalCase too."""
+    """An envelope whose page is not decoded to a dict; an error counts under the key ``Error`` too."""
 
     pascal_error: Any = msgspec.field(default=None, name="Error")
 
 
-#: A pair of surrogates, or any other escape that stays as it is (group 1); otherwise a lone surrogate.
+#: A pair of surrogates, or any other escape that is kept (group 1); otherwise a lone surrogate.
 _ESCAPES = re.compile(
     rb"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\(?!u[dD][89a-fA-F]).)"
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2}",
     re.DOTALL,
 )
 _PIECE_BYTES = 16 * 1024
-#: Reads the first byte of a row: half the time of a ``memoryview`` for each.
+#: Reads the first byte of a row, in half the time that a ``memoryview`` of each row takes.
 _FIRST_BYTE = struct.Struct("c").unpack_from
 _MEMBERS = msgspec.json.Decoder(dict[str, Any]).decode
 _PAGE = msgspec.json.Decoder(_PageEnvelope, strict=False).decode
@@ -127,8 +127,9 @@ def any_data(body: bytes) -> Envelope[Any]:
 
 
 def read_record(value: Any, record: type[R], timezone: str | None = None) -> R:
-    """Build ``record`` from decoded JSON; times become pendulum values in ``timezone``, or naive ones.
+    """Build ``record`` from decoded JSON.
 
+    :param timezone: the zone of times without a zone; None leaves them naive.
     :raises msgspec.ValidationError: if ``value`` is not an object, or a field does not have its type.
     :raises TypeError: if a required field is missing.
     """
@@ -167,7 +168,7 @@ def _reader(kind: msgspec.inspect.Type) -> FieldReader:
             nested = isinstance(inner, msgspec.inspect.StructType | msgspec.inspect.VarTupleType)
             return _reader(inner) if nested else _forgiving(_reader(inner))
         case msgspec.inspect.StructType(cls=cls):
-            record: type[Record] = cls  # type: ignore[assignment]  # all structs here are
+            record: type[Record] = cls  # type: ignore[assignment]  # all structs here are records
             return lambda value, timezone: read_record(value, record, timezone)
         case msgspec.inspect.VarTupleType(item_type=item):
             read = _reader(item)
@@ -191,7 +192,7 @@ def _reader(kind: msgspec.inspect.Type) -> FieldReader:
 
 
 def _forgiving(read: FieldReader) -> FieldReader:
-    """Return ``read`` for an optional field: a value that cannot be read becomes None; other fields stay."""
+    """Return a reader for an optional field, which reads None if ``read`` cannot read the value."""
 
     def read_or_none(value: Any, timezone: str | None) -> Any:
         try:
@@ -209,7 +210,7 @@ def _finite(number: float) -> float:
 
 
 def _entries(value: Any, of_records: bool) -> Iterator[Any]:
-    """Yield the entries of a list; one object stands for a list of one record."""
+    """Return the entries of a list without nulls; one object can stand for a list of one record."""
     if of_records and isinstance(value, dict):
         value = [value]
     if not isinstance(value, list):
@@ -224,12 +225,13 @@ def _read_text(value: Any, timezone: str | None) -> str:
 
 
 def parse_time(value: Any, timezone: str | None) -> pendulum.DateTime | None:
-    """Return a time of the service in ``timezone``, or naive if that is None; None if it is not a time.
+    """Return a time that the service sent; None if ``value`` is not a time.
 
-    A time that cannot be read is logged, once, since it makes the end of a run harder to recognize.
+    A value that cannot be read is logged, once, since it makes the end of a run harder to recognize.
 
-    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``, or with slashes, a space and without leading zeros; a zone in
-        it takes precedence over ``timezone``.
+    :param value: ``yyyy-MM-ddTHH:mm:ss.fff``; slashes, a space instead of ``T`` and missing leading zeros are
+        accepted. A zone in the text takes precedence over ``timezone``.
+    :param timezone: the zone of a time without a zone; None leaves it naive.
     """
     if isinstance(value, str) and not value.strip():
         return None
@@ -252,19 +254,19 @@ def _warn_of_time(value: str) -> None:
 
 
 def _single(data: Any) -> Any:
-    """Return ``data``, or its only entry if it is a list: the contract's tables say ``Object[]``."""
+    """Return ``data``, or its entry if it is a list of one: the contract's tables say ``Object[]``."""
     return data[0] if isinstance(data, list) and len(data) == 1 else data
 
 
 def one(record: type[R]) -> Result[R]:
-    """``data`` is one object, or a list of exactly one."""
+    """Return the conversion of ``data`` that is one object, or a list of exactly one."""
     return Result(
         record.__name__, any_data, lambda data, timezone: read_record(_single(data), record, timezone)
     )
 
 
 def many(record: type[R]) -> Result[list[R]]:
-    """``data`` is a list of objects; null counts as an empty list."""
+    """Return the conversion of ``data`` that is a list of objects; null counts as an empty list."""
     return Result(
         f"list[{record.__name__}]",
         any_data,
@@ -293,8 +295,8 @@ def _status_by_task(item: Any, timezone: str | None) -> tuple[str, TaskStatus | 
     return status.task_id, status
 
 
-#: ``data`` is a list of status records; the result has them by task id. A record of which only the id can be
-#: read is replaced by an error.
+#: ``data`` is a list of status records; the result has them by task id. An error replaces a record of which
+#: only the id can be read.
 STATUSES_BY_TASK: Result[dict[str, TaskStatus | MalformedResponse]] = Result(
     "dict", any_data, lambda data, timezone: dict(_status_by_task(item, timezone) for item in _listed(data))
 )
@@ -308,22 +310,22 @@ def _analytics(data: Any, timezone: str | None) -> AnalyticsPage:
     return page
 
 
-#: ``data`` is a page of analytics; without any rows its own ``data`` may be absent.
+#: ``data`` is a page of analytics, whose own ``data`` has the rows; that may be absent if there are no rows.
 ANALYTICS: Result[AnalyticsPage] = Result("AnalyticsPage", any_data, _analytics)
 
 
-#: ``data`` is null or ``[]``: the operation has no result.
+#: The operation has no result: ``data`` is null or ``[]``, and is not read.
 NOTHING: Result[None] = Result("None", any_data, lambda data, timezone: None)
 
 
 def _page_on_lines(body: bytes) -> Envelope[Any]:
-    """Decode a page so that none of its rows contains a line end."""
+    """Decode a page; none of its rows, which stay raw JSON, contains a line end."""
     text = body.strip()
-    # one search of the whole text is cheap; a search of every row is not
+    # searching the whole text once is cheap; searching every row is not
     if b"\n" in text or b"\r" in text:
         # pretty-printed: in JSON, raw line ends can only be white space between tokens
         text = msgspec.json.format(text, indent=-1)
-    # what has no page may be an error, with keys in any spelling
+    # a response without a page may be an error, with keys in any spelling
     try:
         page = _PAGE(text)
     except msgspec.ValidationError:
@@ -357,7 +359,7 @@ _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d+)')
 
 
 def offset_before_rows(head: bytes) -> int | None:
-    """Return the offset of the next page, if the response has it before its rows and rows are left.
+    """Return the offset of the next page; None if it does not come before the rows, or no rows are left.
 
     See assumptions.md, Reading data.
 
@@ -376,12 +378,13 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[Any]:
     """Decode a response.
 
-    :raises Exception: of several types, if it is not UTF-8 JSON of the right shape, or nested too deeply.
+    :raises Exception: an exception of one of several types, if the body is not UTF-8 JSON of the right shape,
+        or is nested too deeply.
     """
     try:
         return decode(body)
     except msgspec.DecodeError:
-        # collected text may contain half an emoji, as an escape that the decoder refuses
+        # collected text may contain half an emoji: a lone surrogate, whose escape the decoder refuses
         if not _SURROGATE.search(body):
             raise
         mended = _ESCAPES.sub(lambda escape: escape[0] if escape[1] else b"\\ufffd", body)
@@ -390,23 +393,24 @@ def decoded(decode: Callable[[bytes], Envelope[Any]], body: bytes) -> Envelope[A
         return decode(mended)
 
 
-#: Upper bound of ``Retry-After`` in seconds: a day.
+#: Maximum number of seconds that ``Retry-After`` can ask for: a day.
 LONGEST_RETRY_AFTER = 86_400.0
-#: How many details of an error a message has, and how many bytes of a body without an error envelope.
+#: Maximum number of details in an error's message, and maximum number of bytes that a message shows of a body
+#: without an error envelope.
 MOST_DETAILS, MOST_SHOWN = 10, 300
-#: The message of both libraries about a proxy that requires a login.
+#: The message of both HTTP libraries about a proxy that requires a login.
 _LOGIN_WANTED = re.compile(r"(^|Tunnel connection failed: )407\b")
 
 
 class NotConnected(Exception):
-    """Raised by a client, from the cause, if there was no connection to send the request over."""
+    """No connection was made, so the request was not sent; ``__cause__`` is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP response, read to its end. Headers are found by their names in lower case.
+    """An HTTP response, read to its end. ``headers`` accepts names in lower case.
 
-    :ivar seconds: from sending the request to the end of the response.
+    :ivar seconds: the time from sending the request to the end of the response.
     """
 
     status: int
@@ -421,10 +425,10 @@ def read_response(
 ) -> T:
     """Return the result in a response.
 
-    :param result: how the operation's ``data`` is converted.
+    :param result: the conversion of the operation's ``data``.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :param of_data_app: whether the response is of the data-app service, whose errors say if a retry can help.
-    :raises WebCollectError: of the matching class, if there is no result.
+    :param of_data_app: whether the response is from the data-app service, whose errors say if a retry helps.
+    :raises WebCollectError: an error of the matching class, if there is no result.
     """
     ok = 200 <= response.status < 300
     if response.status == 204 and result is NOTHING:
@@ -443,7 +447,10 @@ def read_response(
 
 
 def _envelope(result: Result[Any], response: Response, ok: bool) -> Envelope[Any]:
-    """Return the response's envelope; an empty one if there is none and the status is an error."""
+    """Return the response's envelope; an empty one if an error response has none.
+
+    :param ok: whether the status is a success.
+    """
     try:
         return decoded(result.decode if ok else any_data, _in_utf_8(response))
     except RecursionError as too_deep:
@@ -458,9 +465,10 @@ def _envelope(result: Result[Any], response: Response, ok: bool) -> Envelope[Any
 
 
 def _in_utf_8(response: Response) -> bytes:
-    """Return the body in UTF-8, without a BOM; as JSON, it may be in UTF-16 or UTF-32, or in its charset.
+    """Return the body in UTF-8, without a BOM.
 
-    A charset counts only if the body is not UTF-8: JSON has none, and servers name a wrong one.
+    As JSON, it may arrive in UTF-16 or UTF-32, or in the charset of its ``Content-Type``. The charset counts
+    only if the body is not UTF-8: JSON has none, and servers may name a wrong one.
     """
     body = response.body
     encoding: str = json.detect_encoding(body)
@@ -476,7 +484,7 @@ def _in_utf_8(response: Response) -> bytes:
 
 
 def _check_utf_8(text: bytes) -> None:
-    """Check the whole text, of which rows are not decoded; in pieces, which is three times as fast."""
+    """Check that the whole text is UTF-8, since rows are not decoded; pieces make it three times as fast."""
     if text.isascii():
         return
     view, start = memoryview(text), 0
@@ -502,7 +510,7 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
         )
     if response.status == 429:
         return TooManyRequests("there is no error envelope", **_facts(response))
-    # a gateway's page may come with any challenge
+    # the page of a gateway may come with any challenge
     is_page = response.body.lstrip().startswith(b"<")
     if response.status == 401 and challenge.startswith("bearer") and not is_page:
         return TokenRejected("the service rejected the credential and gave no reason", **_facts(response))
@@ -518,7 +526,7 @@ def _service_error(response: Response, envelope: Envelope[Any], *, of_data_app: 
         error = {spelling(key): value for key, value in envelope.error.items()}
     code, can_retry, details = _on_one_line(error.get("code")), error.get("retryable"), error.get("details")
     message = _on_one_line(error.get("message")) or "no message"
-    # what the data-app service says of parts of a request
+    # the data-app service's messages about parts of the request
     problems = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
     if named := [f"{detail.get('path')}: {detail.get('message')}" for detail in problems[:MOST_DETAILS]]:
         message += escaped(f" ({'; '.join(named)})")
@@ -545,7 +553,7 @@ def _on_one_line(value: Any) -> str | None:
 
 
 def retry_after(response: Response) -> float | None:
-    """Return ``Retry-After`` in seconds; the header may have seconds or an HTTP date, which is in UTC."""
+    """Return ``Retry-After`` in seconds, from a number of seconds or an HTTP date (UTC); None without it."""
     value = response.headers.get("retry-after", "").strip()
     try:
         if value.isdecimal():
@@ -563,7 +571,7 @@ def no_response(error: Exception, address: str) -> TransportError:
         return NoResponse(f"no complete response: {str(error) or type(error).__name__}")
     causes = list(_causes(error))
     reason = str(error.__cause__) or type(error.__cause__).__name__
-    # a connection that is closed too early raises an SSL error too
+    # a connection that is closed too early also raises an SSL error
     closed = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
     if any(isinstance(cause, ssl.SSLError) and not isinstance(cause, closed) for cause in causes):
         if any("WRONG_VERSION_NUMBER" in str(cause) for cause in causes):

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.errors import InvalidArgument
 GENERAL_RATE = 20.0
 #: The lowest accepted number of requests per second; with fewer, calls would wait practically for ever.
 LOWEST_RATE = 0.01
-#: Seconds; sockets do not accept arbitrarily long timeouts.
+#: Maximum timeout in seconds; sockets do not accept arbitrarily long ones.
 LONGEST_TIMEOUT = 86_400.0
 
 
@@ -26,10 +26,11 @@ LONGEST_TIMEOUT = 86_400.0
 class Retries:
     """How often, and for how long, a call is attempted.
 
-    :param attempts: attempts in all.
+    :param attempts: maximum number of attempts, including the first one.
     :param deadline: seconds after which no further attempt is made.
-    :param first_wait: seconds before the second attempt; later waits double, with jitter.
-    :param longest_wait: upper bound of a wait in seconds; it also limits ``Retry-After``.
+    :param first_wait: upper bound of the random wait before the second attempt, in seconds; the bound doubles
+        with each further attempt.
+    :param longest_wait: upper bound of every wait in seconds; it also limits ``Retry-After``.
     :param unreachable: seconds after which no further attempt is made if there is no connection.
     """
 
@@ -42,20 +43,20 @@ class Retries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientTiming:
-    """Waits of the client that no connection sets, in seconds; tests shorten them.
+    """Waits of the client, in seconds, that a connection cannot set; tests shorten them.
 
-    :param patience: how long a process waits for another one's renewal (plus four times the store's
-        ``write_bound``), or for the keeper's record.
-    :param store_patience: how long a process without a token waits for a failing store.
-    :param adoption: how long a process whose refresh token is refused waits for the token of the process that
-        used it.
-    :param youth: the time in which the calls of a process get at most two new tokens, if the service rejects
-        them.
-    :param late_reads: how long a read of the token store may return a text that has been replaced.
-    :param slow_response: how long a response must take for prefetching in another thread to pay off.
-    :param long_failure: how long a failed request for a page that may be too large must have taken for half
-        of it to be requested at once.
-    :param stuck_wait: the pause before a page after which a read could not continue is requested again.
+    :param patience: how long a process waits for another process's renewal, or for the keeper's token; four
+        times the store's ``write_bound`` is added.
+    :param store_patience: how long a process without a usable token waits for a failing store.
+    :param adoption: how long a process whose refresh token was refused waits for the token of the process
+        that used it.
+    :param youth: the period in which the calls of a process get at most two new tokens, if the service
+        rejects them.
+    :param late_reads: how long a read of the token store may still return a text that has been replaced.
+    :param slow_response: the duration of a response from which on prefetching in another thread pays off.
+    :param long_failure: the duration of a failed request for a page that may be too large, after which half
+        as many rows are requested at once.
+    :param stuck_wait: the pause before another request for a page whose cursor does not advance.
     """
 
     patience: float = 70.0
@@ -68,12 +69,12 @@ class ClientTiming:
     stuck_wait: float = 1.0
 
 
-#: The waits of production.
+#: The waits in production.
 TIMING = ClientTiming()
 
 
 class Secret(str):
-    """A string that its repr does not show, since some tracebacks show variables."""
+    """A string whose repr does not show it, since some tracebacks show the values of variables."""
 
     __slots__ = ()
 
@@ -88,12 +89,13 @@ def digest(secret: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The credentials of a connection. Its repr shows no secret.
+    """The credentials of a connection. Their repr shows no secret.
 
-    :param refresh_token: exchanged for access tokens; works once.
-    :param access_token: an access token, used until the service rejects it.
-    :param login: with ``password``, obtains the first tokens.
-    :param api_key: accepted by five endpoints instead of a token.
+    :param refresh_token: a token that can be exchanged once for an access token and a new refresh token.
+    :param access_token: an access token, which is used until the service rejects it.
+    :param login: the login; with ``password``, it obtains the first tokens.
+    :param password: the password of ``login``.
+    :param api_key: the key that five endpoints accept instead of a token.
     :param api_key_everywhere: whether every endpoint of the main service accepts the account's key.
     :param datahub_api_key: the key of the data-app service.
     """
@@ -129,8 +131,11 @@ class Credentials:
     def lineage_at(self, base_url: str) -> str:
         """Return a digest that identifies the tokens that descend from these credentials.
 
-        It is the digest of the refresh token; without one, of the service and the login. So whatever else a
-        person edits in the connection, the stored successor of its refresh token stays in use.
+        It is the digest of the refresh token; without one, of the service and the login; without a login, of
+        the access token. So if a person edits anything else in the connection, the stored successor of its
+        refresh token stays in use.
+
+        :param base_url: the main service's base URL.
         """
         if self.refresh_token or not self.login:
             return digest(self.refresh_token or self.access_token or "")
@@ -141,21 +146,22 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The service's addresses, and the limits for calls.
+    """The service's addresses, and the limits of calls.
 
     :param base_url: the main service's base URL, with scheme.
     :param datahub_url: the data-app service's base URL.
-    :param connect_timeout: seconds to wait for a connection.
-    :param read_timeout: seconds to wait for each piece of a response.
-    :param total_timeout: seconds for a whole response.
-    :param max_response_bytes: size limit of a decompressed response; the contract's limit is 8 MB.
+    :param connect_timeout: maximum number of seconds to wait for a connection.
+    :param read_timeout: maximum number of seconds to wait for each piece of a response.
+    :param total_timeout: maximum number of seconds for a whole response.
+    :param max_response_bytes: maximum size of a decompressed response; the contract's limit is 8 MB.
     :param ca_file: a file of certificate authorities to trust instead of the default ones.
-    :param requests_per_second: rate of all requests of this process to the service; 0 disables rate limiting.
-        If several settings share an address, the lowest rate applies.
+    :param requests_per_second: maximum rate of all requests of this process to the service; 0 disables rate
+        limiting. If several settings share an address, the lowest rate applies.
     :param timezone: the zone of the service's times; None leaves them naive.
-    :param origin: where the addresses come from, for messages: ``the connection webcollect_default``.
-    :param token_refresh: ``auto``, or ``keeper``: never refresh here, wait for the token keeper's new token.
-    :param retries: how often a call is attempted.
+    :param origin: the origin of the addresses, for messages: ``the connection webcollect_default``.
+    :param token_refresh: ``auto`` to refresh the token when it is due; ``keeper`` to never refresh it for a
+        call, but wait for the token keeper's new token.
+    :param retries: how often, and for how long, a call is attempted.
     :param timing: the client's other waits.
     """
 
@@ -199,7 +205,7 @@ class Settings:
 
 
 def address_of(url: str) -> tuple[str, int | None]:
-    """Return the host of a URL, in lower case and without a dot at its end, and its port."""
+    """Return the host of a URL, in lower case and without a trailing dot, and its port."""
     parts = urlsplit(url)
     return (parts.hostname or "").rstrip("."), parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
@@ -211,7 +217,7 @@ def _base_url(name: str, url: str) -> str:
         parts = urlsplit(url)
         usable = parts.scheme in {"http", "https"} and parts.port != 0
         usable = usable and url.isprintable() and " " not in url
-        # only this finds a label that is empty or too long
+        # only this encoding rejects a label of the host that is empty or too long
         usable = usable and bool((parts.hostname or "").encode("idna"))
     except ValueError:
         raise InvalidArgument(name, url, rule, as_text=without_secrets) from None
@@ -222,7 +228,7 @@ def _base_url(name: str, url: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Return what a message may show of a URL: no password, no query, and nothing of an invalid URL."""
+    """Return a URL as a message may show it: without password and query; only the length if it is invalid."""
     place = re.split("[?#]", url)[0]
     if "://" not in url or ("@" in url) != ("@" in place):
         return f"a string of {len(url)} characters"

@@ -1,7 +1,7 @@
 """OpenTelemetry spans, which show where a task's time goes, in addition to Airflow's own spans.
 
-A span is made only inside one that is recorded, such as an Airflow task's. Whatever records that one has
-imported OpenTelemetry, so this module does not.
+A span is created only inside another recorded span, such as the span of an Airflow task. The code that
+records the other span has imported OpenTelemetry, so this module need not import it in advance.
 """
 
 from __future__ import annotations
@@ -15,32 +15,35 @@ import airflow_provider_webcollect
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-#: Values by name; None for one that is left out.
+#: Values of attributes by name; an attribute with the value None is left out.
 Attributes: TypeAlias = "Mapping[str, str | bool | int | float | None]"
 
 
 class Span:
-    """An OpenTelemetry span, or a span that is not recorded and ignores all attributes.
+    """An OpenTelemetry span, or a placeholder that ignores all attributes and events.
 
-    :param recorded: the span of OpenTelemetry; None for no span.
+    :param recorded: the span of OpenTelemetry; None for a placeholder.
     """
 
     def __init__(self, recorded: Any = None) -> None:
         self._recorded = recorded
 
     def set(self, attributes: Attributes) -> None:
-        """Set attributes of the span."""
+        """Set attributes of the span, by name."""
         if self._recorded is not None:
             self._recorded.set_attributes(_without_none(attributes))
 
     def add_event(self, name: str, attributes: Attributes) -> None:
-        """Add an event, which happens now."""
+        """Add an event with the current time.
+
+        :param name: the name of the event, without the prefix ``webcollect.``.
+        """
         if self._recorded is not None:
             self._recorded.add_event(f"webcollect.{name}", _without_none(attributes))
 
 
 def current_span() -> Any:
-    """Return the span of OpenTelemetry that the caller is in; None if it is in none that is recorded."""
+    """Return the caller's current span of OpenTelemetry; None if there is none, or it is not recorded."""
     if "opentelemetry.trace" not in sys.modules:
         return None
     from opentelemetry import trace
@@ -58,16 +61,16 @@ def span(
     is_sampled: bool = True,
     causes: Iterable[Any] | None = None,
 ) -> Iterator[Span]:
-    """Record the block as a span, if it is in one that is recorded.
+    """Record the block as a span, if the surrounding span is recorded.
 
-    An exception of the block is recorded by its class alone, since its message may have values of rows.
+    Of an exception in the block, only the class is recorded, since its message may have values of rows.
 
     :param name: the name of the work, without the prefix ``webcollect.``.
-    :param attributes: the attributes at the beginning; :meth:`Span.set` adds others.
+    :param attributes: the initial attributes; :meth:`Span.set` adds others.
     :param kind: the name of a ``SpanKind``.
-    :param is_sampled: whether it is recorded; if not, spans within it are those of the span around it.
-    :param causes: the spans that asked for the block, from :func:`current_span`: the first one is the parent,
-        the others are linked; None for the caller's span.
+    :param is_sampled: whether to record the block; if not, spans inside it belong to the surrounding span.
+    :param causes: the spans that asked for the block, as :func:`current_span` returns them: the first one is
+        the parent, the others are linked; None for the caller's current span.
     """
     around = [current_span()] if causes is None else causes
     parents = [parent for parent in dict.fromkeys(around) if parent is not None]

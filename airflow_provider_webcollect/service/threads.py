@@ -1,4 +1,4 @@
-"""Waits and work in threads: stopping them, waiting for them, and logging a wait."""
+"""Work in threads: stopping it, waiting for it, and logging a wait."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds after which a wait for other threads lets Python run the handlers of signals.
+#: Maximum number of seconds for which a wait for other threads keeps Python from running signal handlers.
 SIGNALS_APART = 1.0
-#: Seconds that an interrupted task waits for an upload to be dropped.
+#: Maximum number of seconds for which an interrupted task waits until its upload is dropped.
 LONGEST_WAIT = 5.0
-#: Seconds that a wait may last without a log message, and seconds between two messages of one wait.
+#: Seconds up to which a wait is not logged, and minimum number of seconds between two messages of one wait.
 SHORT, LINES_APART = 2.0, 15.0
 
 _asking = threading.Lock()
@@ -32,16 +32,16 @@ _asking = threading.Lock()
 class Stop:
     """A signal that stops the work of all threads that share it.
 
-    It is set by :meth:`set`, or at the end of its ``with`` block. The working threads call :meth:`check`
-    right before each step that must not happen afterwards, such as a request to the service, and pause with
-    :meth:`sleep`. A step that has already begun is not interrupted.
+    The signal is set by :meth:`set`, or at the end of its ``with`` block. The working threads call
+    :meth:`check` right before each step that must not happen after the signal, such as a request to the
+    service, and pause with :meth:`sleep`. A step that has already begun is not interrupted.
     """
 
     def __init__(self) -> None:
         self._is_set = threading.Event()
 
     def set(self) -> None:
-        """Stop the work: pauses end at once, and every later check raises."""
+        """Stop the work: pauses end at once, and every later check raises :class:`Stopped`."""
         self._is_set.set()
 
     def __enter__(self) -> Stop:
@@ -69,10 +69,10 @@ class Stop:
 
 
 def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
-    """Wait until at least one of the futures is done, and return those that are.
+    """Wait until at least one of the futures is done, and return the futures that are done.
 
-    An exception raised by a signal's handler, such as a task's timeout, is raised within a second. One long
-    wait would miss a signal that comes right before it begins, or that the kernel hands to another thread.
+    An exception raised by a signal's handler, such as a task's timeout, is raised within a second. A single
+    long wait would miss a signal that arrives right before it, or that the kernel sends to another thread.
     """
     while not (done := wait(futures, SIGNALS_APART, FIRST_COMPLETED).done):
         pass
@@ -80,15 +80,15 @@ def first_done(futures: Collection[Future[T]]) -> set[Future[T]]:
 
 
 def in_background(work: Callable[[], T], name: str) -> Future[T]:
-    """Run ``work`` in a thread that, unlike those of an executor, does not keep the process from ending.
+    """Run ``work`` in a thread that, unlike an executor's threads, does not keep the process from ending.
 
-    It has the caller's context variables, such as the span that it is in.
+    The thread has a copy of the caller's context variables, such as the current span.
 
-    :param name: name of the thread.
+    :param name: the name of the thread.
     :return: the future of the result.
     """
     ended: Future[T] = Future()
-    # else the end of an event loop could cancel it
+    # otherwise the end of an event loop could cancel the future
     ended.set_running_or_notify_cancel()
 
     def resolve() -> None:
@@ -106,8 +106,9 @@ def in_background(work: Callable[[], T], name: str) -> Future[T]:
 def one_at_a_time() -> Iterator[None]:
     """Serialize the requests of threads to a process that mixes up its responses to simultaneous requests.
 
-    Airflow's supervisor of a `dag.test()` does so, and the threads of an event loop may send requests at
-    once. Coroutines do not wait for the lock: its holder may need the event loop for its response.
+    Airflow's supervisor does so in a ``dag.test()``, and the threads of an event loop may send requests at
+    the same time. Coroutines do not wait for the lock: the thread that holds it may need the event loop to
+    receive its response.
     """
     try:
         asyncio.get_running_loop()
@@ -120,7 +121,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_alive() -> Iterator[None]:
-    """Make the end of the process wait for the block, in any thread."""
+    """Keep the process from ending before the block does, in any thread."""
     left = threading.Event()
     threading.Thread(target=left.wait, name="webcollect-keep", daemon=False).start()
     try:
@@ -132,8 +133,9 @@ def kept_alive() -> Iterator[None]:
 def drop(error: BaseException, *steps: Callable[[], object]) -> None:
     """Run steps that drop an unpublished upload; their errors are ignored.
 
-    :param error: the reason. If it interrupts the task (such as a timeout) and the storage hangs, this
-        returns after :data:`LONGEST_WAIT`, and the thread continues until the process ends.
+    :param error: the reason for dropping it. If the error interrupts the task (such as a timeout) and the
+        storage hangs, this function returns after :data:`LONGEST_WAIT`, and the steps continue in their
+        thread until the process ends.
     """
 
     def take_steps() -> None:
@@ -146,7 +148,7 @@ def drop(error: BaseException, *steps: Callable[[], object]) -> None:
 
 
 class Notice:
-    """Logs the reason for one wait, unless it is short, at most every 15 seconds.
+    """Logs the reason for one wait, unless the wait is short, at most every 15 seconds.
 
     :param log: a logger.
     :param clock: a monotonic clock, in seconds.
@@ -168,8 +170,10 @@ class Notice:
     def give(self, seconds: float, message: str, *arguments: object, level: int = logging.INFO) -> None:
         """Log a message before a pause.
 
-        :param seconds: length of the pause, or of the wait up to now; short ones are not logged.
+        :param seconds: length of the pause, or of the wait up to now; a short one is not logged.
         :param message: the reason for the wait and its length, with the logger's placeholders.
+        :param arguments: the values of the placeholders.
+        :param level: the level of the message.
         """
         now = self._clock()
         if seconds <= SHORT or now < self._next:

@@ -1,4 +1,4 @@
-"""URLs for upload, from a file or a list: checked line by line, and held in memory until they are sent."""
+"""URLs for upload, from a file or a list, which are checked line by line and kept in memory until sent."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 64 * 1024 * 1024
 #: Maximum size of a line in bytes; a longer line is not a URL.
 MAX_LINE_BYTES = 64 * 1024
-#: The errors of opening a file that mean a wrong file; ``ValueError`` is for a closed file, or a text that is
-#: no path, ``ImportError`` for a storage whose library is missing. Storages raise ``PermissionError`` also if
-#: credentials have expired: a retry gets new ones.
+#: Errors of opening a file that a retry cannot fix. ``ValueError`` is for a closed file or an invalid path,
+#: ``ImportError`` for a storage whose library is missing. ``PermissionError`` is not one of them: storages
+#: also raise it for expired credentials, and a retry gets new ones.
 _WRONG_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, ImportError, ValueError)
-#: What cannot be in a URL, but between two of them on a line.
+#: Text that cannot be part of a URL, but can separate two URLs on one line.
 _BETWEEN = re.compile(r"\t|\s[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def url_file(source: Any) -> UrlFile:
     """Check a file of URLs and return it ready for upload.
 
-    :param source: a path (text or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
-        ``fsspec.OpenFile``, or a file opened in binary mode, which stays open. It may begin with a BOM and
-        end with blank lines; these, and white space around a URL, are not sent.
-    :raises InvalidArgument: if there is no such file, or it is too large or has no URL; naming the line, if a
-        line is not UTF-8 or not an http(s) URL, or is blank before the last URL.
+    :param source: a path (``str`` or ``os.PathLike``), an ``ObjectStoragePath`` or ``UPath``, an
+        ``fsspec.OpenFile``, or a file opened in binary mode, which stays open, and is read from its beginning
+        if it is seekable. It may begin with a BOM and end with blank lines; these, and white space around a
+        URL, are not sent.
+    :raises InvalidArgument: if there is no such file, or if it is too large or has no URL; also, with the
+        number of the line, if a line is not UTF-8, is not an http(s) URL, or is blank before the last URL.
     :raises FileUnreadable: if the file cannot be read now.
     """
     lines = [line.strip() for line in _read(source).split(b"\n")]
@@ -54,8 +55,8 @@ def url_file(source: Any) -> UrlFile:
 def url_list(urls: Iterable[str]) -> UrlFile:
     """Check URLs and return them as a file ready for upload; white space around a URL is not sent.
 
-    :raises InvalidArgument: if there is no URL, or there are more bytes than a file may have; or, naming the
-        entry, if one is blank or not an http(s) URL.
+    :raises InvalidArgument: if there is no URL, or if they have more bytes than a file may have; also, with
+        the index of the entry, if an entry is blank or not an http(s) URL.
     """
     file = _upload("urls.txt", items("urls", urls, _url))
     _check_size("urls", f"{file.count} URLs", file.content)
@@ -86,16 +87,16 @@ def _check(argument: str, line: bytes) -> None:
     scheme, separator, rest = url.partition("://")
     has_host = bool(separator) and rest[:1] not in {"", "/", "?", "#"}
     is_one = len(url.splitlines()) == 1 and not _BETWEEN.search(url)
-    # white space of other scripts is left around it, such as a no-break space
+    # stripping bytes leaves Unicode white space around the URL, such as a no-break space
     if not (has_host and is_one and scheme.lower() in {"http", "https"}) or url != url.strip():
         raise InvalidArgument(argument, url[:100], "it must be one http(s) URL")
 
 
 def _name(source: Any) -> str:
-    """Return the last part of the source's path, as the file name for the service's logs."""
+    """Return the last part of the source's path, which is sent as the file name for the service's logs."""
     path = getattr(source, "path", None) or getattr(source, "name", None) or source
     name = Path(path).name if isinstance(path, str | os.PathLike) else "urls.txt"
-    # a disk's name may be no text
+    # a file name on disk may not be valid Unicode
     return name.encode(errors="replace").decode()
 
 
@@ -108,7 +109,7 @@ def _read(source: Any) -> bytes:
         raise
     except _WRONG_FILE as error:
         raise InvalidArgument("file", _name(source), f"it must be readable ({error})") from error
-    except Exception as error:  # storages have errors of their own
+    except Exception as error:  # each storage has its own classes of errors
         message = f"the file of URLs cannot be read: {error or type(error).__name__}"
         raise FileUnreadable(message) from error
     if not isinstance(text, bytes):
@@ -123,13 +124,16 @@ def _check_size(argument: str, value: str, content: bytes) -> None:
 
 
 def _all_of(file: BinaryIO) -> object:
-    """Return the rest of a file, up to more than may be sent; one read of a raw stream may return less."""
+    """Return the rest of a file, up to one byte more than may be sent.
+
+    It takes several reads, since one read of a raw stream may return less than the rest.
+    """
     pieces: list[bytes] = []
     left = MAX_FILE_BYTES + 1
     while left > 0:
         piece: object = file.read(left)
         if not isinstance(piece, bytes):
-            return piece  # a text, or None of a stream that does not block
+            return piece  # a string, or the None of a non-blocking stream
         if not piece:
             break
         pieces.append(piece)
@@ -138,7 +142,7 @@ def _all_of(file: BinaryIO) -> object:
 
 
 def _file_of(source: Any) -> AbstractContextManager[BinaryIO]:
-    """Return a context manager that opens a source of any kind; a file that is open already stays open."""
+    """Return a context manager that opens a source of any kind; a file that was open before stays open."""
     if hasattr(source, "read"):
         is_seekable = getattr(source, "seekable", lambda: hasattr(source, "seek"))
         if is_seekable():
@@ -148,7 +152,7 @@ def _file_of(source: Any) -> AbstractContextManager[BinaryIO]:
         mode = getattr(source, "mode", None)
         if mode is None:
             return source.open("rb")  # type: ignore[no-any-return]
-        # an ``fsspec.OpenFile`` opens itself
+        # an ``fsspec.OpenFile`` is itself a context manager that opens the file
         if mode != "rb":
             raise InvalidArgument("file", source, "it must be opened in binary mode")
         return source  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The conditions of waits: queries, verdicts on the responses about a run, and the end of a wait."""
+"""The conditions of waits: their queries, their verdicts on the responses, and the end of a wait."""
 
 from __future__ import annotations
 
@@ -37,31 +37,33 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.service.endpoints import Call
 
 
-#: Half of the longest pause after the first failure of a query, in seconds; it doubles with each further one.
+#: Seconds. The longest pause after the first failure of a query is twice this value; each failure doubles it.
 FIRST_BACKOFF = 2.0
-#: The longest pause after failures, in seconds.
+#: The longest pause after any number of failures, in seconds.
 LONGEST_BACKOFF = 300.0
 
 
 def backoff(failures: int, interval: float, error: WebCollectError | None = None) -> float:
     """Return the pause in seconds after a number of failures in a row, with jitter.
 
-    :param interval: seconds between two queries; if it is shorter than the first pause, so are the pauses.
-    :param error: the last failure, whose ``Retry-After`` counts; None for a worker, which holds its slot.
+    :param failures: the number of failures in a row.
+    :param interval: seconds between two queries; an interval below :data:`FIRST_BACKOFF` shortens the pauses.
+    :param error: the last failure, whose ``Retry-After`` counts; None to ignore that in a worker, which holds
+        a slot while it waits.
     """
-    # the exponent is bounded, since a service may fail for weeks
+    # the exponent is limited, since a service may fail for weeks
     longest = min(LONGEST_BACKOFF, min(FIRST_BACKOFF, interval) * 2 ** min(failures, 30))
     requested = (error.retry_after if error else None) or 0.0
     return max(min(requested, LONGEST_BACKOFF), random.uniform(longest / 2, longest))
 
 
-#: Number of refusals in a row, with pauses between them, that end waits: a single wrong response must not.
+#: Number of refusals in a row, with pauses between them, that end waits. One wrong response must not do so.
 REFUSALS = 3
 
 
 @dataclasses.dataclass(slots=True)
 class Failures:
-    """Failures in a row, of all queries or of one key; ``refusals`` counts the ones at the end of the row."""
+    """A row of failures, of all queries or of one key; ``refusals`` counts the refusals at its end."""
 
     count: int = 0
     refusals: int = 0
@@ -69,9 +71,10 @@ class Failures:
     def add(self, error: WebCollectError, *, is_refusal: bool) -> bool:
         """Count a failure; return whether it ends waits.
 
-        A permanent refusal ends waits if it is the third in a row; a refusal by the client itself does so at
-        once.
+        A permanent refusal ends waits if it is the third in a row. A refusal by the client itself, which
+        sends nothing then, ends them at once.
 
+        :param error: the error of the query.
         :param is_refusal: whether the error is a permanent refusal.
         """
         self.count += 1
@@ -81,11 +84,11 @@ class Failures:
 
 
 class Outcome(StrEnum):
-    """How a wait has ended. The values are stored in trigger events, so an upgrade must not change them."""
+    """The outcome of a wait. The values are stored in trigger events, so an upgrade must not change them."""
 
     #: The condition is met.
     DONE = "done"
-    #: The condition cannot be met any more: a failure state, or something has been missing for too long.
+    #: The condition cannot be met any more, because of a failure state, or of something missing for too long.
     FAILED = "failed"
     #: The wait has timed out.
     TIMEOUT = "timeout"
@@ -93,7 +96,7 @@ class Outcome(StrEnum):
     ERROR = "error"
 
 
-#: The last records seen, as plain JSON.
+#: The records of the last responses, as plain JSON.
 Records = list[dict[str, Any]]
 
 
@@ -101,8 +104,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a wait; as plain JSON, it is the payload of a trigger's event.
 
     :ivar reason: one line that explains the outcome.
-    :ivar records: the last records seen; None if there were none.
-    :ivar permanent: for :attr:`Outcome.ERROR`: a retry cannot help until a person acts.
+    :ivar records: the records of the last responses; None if there was no response.
+    :ivar permanent: for :attr:`Outcome.ERROR`, whether a retry cannot help until a person acts.
     """
 
     outcome: Outcome
@@ -111,15 +114,15 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     permanent: bool = False
 
 
-#: The only key of the account's running counts.
+#: The only key of the query for the account's running counts.
 ACCOUNT = "account"
 
 
 class Query(msgspec.Struct, frozen=True):
     """A query for the state of keys, such as tasks.
 
-    :ivar ask: sends the query, and returns the states of some keys; an error in place of a state affects only
-        that key.
+    :ivar ask: sends the query for some keys, and returns their states; an error in place of a state affects
+        only that key.
     :ivar most: the maximum number of keys per request.
     """
 
@@ -129,7 +132,7 @@ class Query(msgspec.Struct, frozen=True):
     def ask_all(self, sender: Sender, keys: Sequence[str], batch_size: int) -> dict[str, Any]:
         """Return the states of any number of keys; None for a key that is missing from the response.
 
-        :param batch_size: keys per request, if it can have several.
+        :param batch_size: maximum number of keys per request, if the query allows as many.
         """
         states: dict[str, Any] = dict.fromkeys(keys)
         most = min(self.most, batch_size)
@@ -168,9 +171,10 @@ def _running_counts(sender: Sender, accounts: Sequence[str]) -> Mapping[str, Run
 
 
 def all_task_statuses(sender: Sender, task_ids: Sequence[str], batch_size: int) -> dict[str, TaskStatus]:
-    """Return the statuses of any number of tasks; a task that the service does not know has none.
+    """Return the statuses of tasks, by id, without the tasks that are missing from the responses.
 
-    :param batch_size: tasks per request.
+    :param task_ids: the ids of any number of tasks.
+    :param batch_size: maximum number of tasks per request.
     :raises MalformedResponse: if the status of a task cannot be read.
     """
     statuses = TASK_STATUSES.ask_all(sender, task_ids, batch_size)
@@ -189,16 +193,17 @@ RUNNING_COUNTS = Query(_running_counts)
 
 
 class Verdict(NamedTuple):
-    """The outcome of a wait, None while it continues; and one line that explains it."""
+    """The outcome of a wait, or None while the wait continues; and one line that explains it."""
 
     outcome: Outcome | None
     reason: str
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a wait is for.
+    """A condition that a wait is for.
 
-    ``gc=False``: there may be tens of thousands of conditions, and none is part of a reference cycle.
+    The garbage collector ignores conditions (``gc=False``): there may be tens of thousands, and none is part
+    of a reference cycle.
 
     :cvar query: the query that shows the state of the :attr:`keys`.
     """
@@ -211,30 +216,34 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         raise NotImplementedError
 
     def absent(self, key: str, state: Any) -> Collection[str]:
-        """Return the names of what is missing from the service's response about ``key``."""
+        """Return the names of things that are missing from the service's response about ``key``."""
         raise NotImplementedError
 
     def judge(self, key: str, state: Any, history: History) -> Verdict:
         """Return the verdict for ``key``.
 
         :param state: the key's state in the latest response; None if the response leaves it out.
+        :param history: the history of the responses about the key, including the latest one.
         """
         raise NotImplementedError
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
         """Return the verdict on the wait.
 
-        :param verdicts: the verdicts on the keys queried so far; this default requires exactly one.
+        :param verdicts: the verdicts on the keys queried so far; this implementation requires exactly one.
         """
         (verdict,) = verdicts.values()
         return verdict
 
     def records(self, seen: Mapping[str, Any]) -> Iterable[Record]:
-        """Return the records of the wait's result."""
+        """Return the records of the wait's result.
+
+        :param seen: the last state of each key queried so far.
+        """
         raise NotImplementedError
 
     def as_json(self) -> dict[str, Any]:
-        """Return the condition as plain JSON, for a trigger's arguments; defaults are left out."""
+        """Return the condition as plain JSON, for a trigger's arguments, without values that are defaults."""
         plain: dict[str, Any] = msgspec.to_builtins(self)
         for field in msgspec.structs.fields(self):
             is_made = field.default_factory is not msgspec.NODEFAULT
@@ -255,10 +264,10 @@ class History:
     """The history of the responses about one key.
 
     Something counts as absent only if two responses in a row leave it out. If the first response leaves it
-    out, it counts as absent since the queries began.
+    out, it counts as absent from the beginning of the queries on.
 
     :param began: Unix time at which the wait began.
-    :param since: Unix time since which the queries are sent without interruption; None for ``began``.
+    :param since: Unix time from which on queries were sent without interruption; None for ``began``.
     """
 
     __slots__ = ("_absent", "_began", "_end", "_now", "_rows", "_rows_since", "_since")
@@ -266,7 +275,7 @@ class History:
     def __init__(self, began: float, since: float | None = None) -> None:
         self._began = began
         self._since = began if since is None else since
-        # of the active run, which its number and its start distinguish from others
+        # number, start and rows of the active run: the first two distinguish it from other runs
         self._rows: tuple[Any, ...] = ()
         self._rows_since = began
         self._now: float | None = None
@@ -276,7 +285,7 @@ class History:
     def note(self, absent: Collection[str]) -> None:
         """Note a response.
 
-        :param absent: what is missing from it.
+        :param absent: the names of things that are missing from the response.
         """
         now = time.time()
         new = _Absence(self._since if self._now is None else now, 0)
@@ -288,15 +297,16 @@ class History:
 
     @property
     def unconfirmed(self) -> bool:
-        """Whether something is absent from only one response so far."""
+        """Whether something is missing only from the latest response, so that another one must confirm it."""
         return any(absence.responses < 2 for absence in self._absent.values())
 
     def judge_absent(self, names: Collection[str], reason: str, timeout: float, advice: str) -> Verdict:
         """Return the verdict while something is absent: a failure after ``timeout`` seconds.
 
-        :param names: what is missing from the latest response.
-        :param timeout: seconds after which it is a failure.
-        :param advice: what a person should do then.
+        :param names: the names of things that are missing from the latest response.
+        :param reason: the reason of the verdict, without the duration.
+        :param timeout: number of seconds of absence after which the verdict is a failure.
+        :param advice: what a person should do about the failure.
         """
         absences = [self._absent[name] for name in names if name in self._absent]
         since = [absence.since for absence in absences if absence.responses >= 2]
@@ -309,18 +319,20 @@ class History:
 
         Time counts only while the run is Extracting, and only if the status has the number of rows.
 
-        :param timeout: seconds after which it is a failure; None for no limit.
+        :param reason: the reason of the verdict, with the number of rows.
+        :param timeout: number of seconds without new rows after which the verdict is a failure; None for no
+            limit.
         """
         rows, now = status.current_total_extract_count, self._now or self._began
         if timeout is None or rows is None or status.status != TaskState.EXTRACTING:
             self._rows = ()
             return Verdict(None, reason)
-        # a lower number is another run's, or that of an outdated response, which cannot be told apart
+        # a lower number may be from another run or from an outdated response: the two cannot be distinguished
         if self._rows != (seen := (status.executed_times, status.start_execute_time, rows)):
             self._rows, self._rows_since = seen, now
         if now - self._rows_since < timeout:
             return Verdict(None, reason)
-        # no number of seconds: it would log a line per response while the wait continues for other tasks
+        # not a number of seconds: it would log a line per response while the wait continues for other tasks
         since = datetime.datetime.fromtimestamp(self._rows_since, datetime.UTC)
         moment = since.strftime("%Y-%m-%d %H:%M:%S UTC")
         advice = f"look at the run in the service, or raise `no_new_rows_for` ({timeout:g} s)"
@@ -329,9 +341,9 @@ class History:
     def is_new_run(
         self, status: TaskStatus, baseline: Baseline, *, status_delay: float, was_started: bool
     ) -> bool:
-        """Return whether ``status`` is of the run after ``baseline``; must be called with every status.
+        """Return whether ``status`` is about the run after ``baseline``; must be called with every status.
 
-        :param status_delay: seconds for which a status may still be that of the previous run.
+        :param status_delay: seconds for which a status may still be about the previous run.
         :param was_started: whether a run was started right before the wait; otherwise the next run counts.
         """
         if self._end is None:
@@ -340,11 +352,12 @@ class History:
 
 
 class Wait:
-    """Judges the responses to a wait's queries, in their order. It logs only changes.
+    """Judges the responses to a wait's queries, in their order, and logs the reason when it changes.
 
+    :param condition: the condition of the wait.
     :param began: Unix time at which the wait began.
     :param log: a logger.
-    :param since: Unix time since which this process queries the service; None for ``began``.
+    :param since: Unix time from which on this process queries the service; None for ``began``.
     """
 
     __slots__ = ("_began", "_histories", "_known", "_log", "_reason", "_since", "condition")
@@ -361,16 +374,17 @@ class Wait:
     def judge(self, states: Mapping[str, Any]) -> Ended | None:
         """Return the end of the wait, or None if it continues.
 
-        A key is judged only after a query of that key; queries of others do not count as time for it.
+        A key is judged only after a query of that key. Queries of other keys do not count as time for it.
 
-        :param states: the states of the keys that were just queried; None for one that the response left out.
+        :param states: the states of the keys that were just queried; None for a key that the response leaves
+            out.
         """
         seen, verdicts = self._known or ({}, {})
         if len(self.condition.keys) > 1:  # with one key, every response is complete
             self._known = seen, verdicts
         for key, state in states.items():
             if (known := verdicts.get(key)) and known.outcome is Outcome.DONE:
-                # its run has ended, and a later run of it is not waited for
+                # the run that the wait is for has ended; a later run does not matter
                 continue
             if (history := self._histories.get(key)) is None:
                 history = self._histories[key] = History(self._began, self._since)
@@ -387,26 +401,28 @@ class Wait:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether something is missing that another response may have."""
+        """Whether something is missing from a response that the next response may have."""
         return any(history.unconfirmed for history in self._histories.values())
 
 
 #: Seconds that something may be missing from the responses before the wait fails.
 MISSING_TIMEOUT = 600.0
-#: What to do about a task that stays missing.
+#: The advice about a task that stays missing.
 _ABSENT_TASK = "check the id and that something starts the task, or raise `missing_timeout`"
 
 
 class TaskStates(Condition, frozen=True, kw_only=True):
     """A wait for the states of tasks.
 
-    :ivar names: names of the tasks for messages, by id; tasks without a name are shown by their ids.
-    :ivar hint: a further sentence for people about a task that stays missing; empty for none.
-    :ivar how_many: ``all`` of the tasks must reach a target state, or ``any``.
+    :ivar names: names of the tasks for messages, by id; messages name a task without a name by its id.
+    :ivar hint: another sentence for people about a task that stays missing; empty for none.
+    :ivar target_states: the states that meet the condition.
+    :ivar failure_states: the states that end the wait as a failure, unless they are target states.
+    :ivar how_many: ``all`` if all tasks must reach a target state; ``any`` if one task is enough.
     :ivar after: the baseline of each task, by id; empty to accept any final state.
     :ivar was_started: whether the tasks were started when the wait began; otherwise the next run of each
         counts.
-    :ivar status_delay: seconds for which a status may still be that of the previous run.
+    :ivar status_delay: seconds for which a status may still be about the previous run.
     :ivar missing_timeout: seconds after which a task that stays missing or Unexecuted ends the wait.
     :ivar no_new_rows_for: seconds after which a run that is Extracting without new rows ends the wait; None
         for no limit.
@@ -430,7 +446,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return self.task_ids
 
     def absent(self, key: str, state: TaskStatus | None) -> Collection[str]:
-        """Return the task if it is missing, or if it is Unexecuted and that is not a target state."""
+        """Return the task if it is missing, or if it is Unexecuted and the wait is not for that state."""
         is_there = state and (state.status != TaskState.UNEXECUTED or self._is_wanted(state))
         return () if is_there else (key,)
 
@@ -455,7 +471,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
         return history.judge_rows(state, reason, self.no_new_rows_for)
 
     def combine(self, verdicts: Mapping[str, Verdict]) -> Verdict:
-        """Return the verdict on the wait; it fails once the condition can no longer be met."""
+        """Return the verdict on the wait, which is a failure once the condition can no longer be met."""
         not_polled = Verdict(None, "was not polled yet")
         by_task = {task_id: verdicts.get(task_id, not_polled) for task_id in self.task_ids}
         outcomes = {verdict.outcome for verdict in by_task.values()}
@@ -479,7 +495,7 @@ class TaskStates(Condition, frozen=True, kw_only=True):
 class SubTaskStates(Condition, frozen=True, kw_only=True):
     """A wait for the states of sub-tasks of a task's latest batch.
 
-    :ivar subtask_ids: the sub-tasks; None for all of the batch.
+    :ivar subtask_ids: the ids of the sub-tasks; None for all sub-tasks of the batch.
     :ivar missing_timeout: seconds after which a missing sub-task, or an empty batch, ends the wait.
     """
 
@@ -532,7 +548,7 @@ class SubTaskStates(Condition, frozen=True, kw_only=True):
 
 
 class Capacity(Condition, frozen=True, kw_only=True):
-    """A wait until the account has capacity for more runs, by its running counts (contract.md, endpoint 16).
+    """A wait until the account's running counts leave capacity for more runs (contract.md, endpoint 16).
 
     :ivar max_active_tasks: the wait ends once fewer tasks than this are extracting or waiting; None for no
         limit.
@@ -549,7 +565,7 @@ class Capacity(Condition, frozen=True, kw_only=True):
         return (ACCOUNT,)
 
     def absent(self, key: str, state: RunningCounts | None) -> Collection[str]:
-        """Return the limited objects ("tasks", "sub-tasks") whose count is missing."""
+        """Return the limited kinds of objects ("tasks", "sub-tasks") whose count is missing."""
         return [what for what, active, _ in self._limits(state) if active is None]
 
     def judge(self, key: str, state: RunningCounts | None, history: History) -> Verdict:

@@ -1,13 +1,13 @@
-"""One poll for all waits of an event loop: it queries their keys together, in batches.
+"""One poll for all waits of an event loop, which queries their keys together, in batches.
 
 When a query fails, the cause may be the service or one of the query's keys:
 
-- The keys of the query are postponed, while other queries continue. Then half as many are queried at a time,
-  until the key that fails on its own is found. That key is queried alone, with pauses that double.
-- If two queries in a row fail, or one hits a rate limit or gets no connection, the whole poll pauses. After
-  the pause a single key is queried. If that fails, the pause doubles.
-- A permanent refusal ends waits only after three in a row, with a pause before each repetition. It ends the
-  waits for a key that was refused alone, otherwise all waits of the poll.
+- The keys of the query are postponed, while other queries continue. Then half as many keys are queried at a
+  time, until the key that fails on its own is found. That key is queried alone, with pauses that double.
+- If two queries in a row fail, or one query exceeds a rate limit or gets no connection, the whole poll
+  pauses. After the pause, a single key is queried. If that query fails, the pause doubles.
+- Permanent refusals end waits only after three in a row, with a pause before each repetition. They end the
+  waits for a key that was refused when it was queried alone, otherwise all waits of the poll.
 """
 
 from __future__ import annotations
@@ -39,25 +39,26 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: Queries in flight at once, so a slow response does not delay the others.
+#: Maximum number of queries in flight: with several, a slow response does not delay the others.
 QUERIES_AT_ONCE = 4
-#: Seconds between two queries. The service allows 5 status queries per second from one address. With 0.7 s at
-#: most 2 fall into any second, also if one is late by 0.4 s, so two triggerers together stay below the limit.
+#: Seconds between two queries. The service allows 5 status queries per second from one address. With 0.7 s,
+#: at most 2 queries fall into any second, even if one is late by 0.4 s, so two triggerers together stay below
+#: the limit.
 SPACING = 0.7
-#: Share of the interval over which queries are spread if :data:`SPACING` would take longer; the rest is for
-#: queries that are repeated.
+#: Share of the interval over which queries are spread if a shorter spacing than :data:`SPACING` is necessary;
+#: the rest of the interval is left for repeated queries.
 SPREAD = 0.8
-#: Seconds by which the first query of a new wait is delayed, so that waits that begin together share it.
+#: Seconds by which the first query of a new wait is delayed, so that waits that begin together share a query.
 GATHERING = 0.25
-#: Seconds of evaluating responses after which other tasks of the event loop may run.
+#: Seconds for which the poll evaluates responses before it lets other tasks of the event loop run.
 LONGEST_TURN = 0.01
 #: A key that is due within this share of its interval is queried together with keys that are due now, up to
-#: the batch size; so waits that began at different times fill batches together.
+#: the batch size. So waits that began at different times share batches.
 EARLY_SHARE = 0.5
-#: Maximum number of waits that the span of a query is linked to: OpenTelemetry keeps this number of links by
-#: default.
+#: Maximum number of waits to which the span of a query is linked: by default, OpenTelemetry keeps this number
+#: of links.
 MOST_LINKS = 128
-#: Refusals that are caused by keys of the query: always, or possibly.
+#: Refusals whose cause is always, or possibly, a key of the query.
 _ABOUT_KEYS = (NotFound, RequestRejected, InvalidArgument)
 _MAYBE_ABOUT_KEYS = (*_ABOUT_KEYS, PermissionDenied)
 
@@ -65,7 +66,7 @@ Judge: TypeAlias = Callable[[Mapping[str, T | None]], R | None]
 
 
 class _Waiter(Generic[T]):
-    """One wait. There may be tens of thousands, so it stores as little as possible."""
+    """One wait. There may be tens of thousands of waits, so each stores as little as possible."""
 
     __slots__ = ("context", "future", "interval", "judge", "keys")
 
@@ -89,11 +90,11 @@ class _Waiter(Generic[T]):
 class _Watched(Generic[T]):
     """A key that at least one wait needs.
 
-    :ivar due: when to query it; infinity while no query is planned.
-    :ivar in_flight: while a query of it is in flight, the waits that existed when it was sent. Its response
-        may be too old for a later wait.
-    :ivar has_succeeded: whether a query of it has succeeded before, so the key belongs to this account.
-    :ivar failures: the failures since it last succeeded; None if there were none.
+    :ivar due: when to query the key, by the event loop's clock; infinity while no query is planned.
+    :ivar in_flight: while a query of the key is in flight, the waits that existed when the query was sent.
+        Its response may be too old for a later wait.
+    :ivar has_succeeded: whether a query of the key has succeeded before, so the key belongs to this account.
+    :ivar failures: the failures since the last success; None if there were none.
     :ivar batch_size: after failures, the maximum number of keys in a query with this key.
     """
 
@@ -120,9 +121,9 @@ class Poll(Generic[T]):
 
     It runs while there are waits. If waits for a key have different intervals, the shortest is used.
 
-    :param query: queries a batch of keys. A key that its response leaves out has the state None; an error in
+    :param query: queries a batch of keys. A key that the response leaves out has the state None; an error in
         place of a state affects only that key.
-    :param batch_size: keys per query.
+    :param batch_size: maximum number of keys per query.
     """
 
     def __init__(
@@ -142,9 +143,9 @@ class Poll(Generic[T]):
         self._reset()
 
     async def until(self, keys: Sequence[str], interval: float, judge: Judge[T, R]) -> R:
-        """Query shortly and then every ``interval`` seconds, until ``judge`` returns a result; return it.
+        """Query soon, and then every ``interval`` seconds, until ``judge`` returns a result; return that.
 
-        :param judge: called with the states of the keys in the latest response.
+        :param judge: called with the states of the keys in the latest response; returns None to continue.
         :raises WebCollectError: after a confirmed permanent refusal (credential, plan, id).
         :raises ValueError: if there is no key.
         """
@@ -198,7 +199,7 @@ class Poll(Generic[T]):
             try:
                 await self._query_next()
             except Exception as error:
-                # no wait may depend on queries that are not sent any more
+                # a wait must not continue if the poll sends no more queries for it
                 log.exception("The poll failed unexpectedly, and its waits end.")
                 self._due.clear()
                 self._reset()
@@ -221,7 +222,7 @@ class Poll(Generic[T]):
                 await self._changed.wait()
 
     def _next_moment(self) -> float:
-        """Return when to send the next query; infinity if another event has to come first."""
+        """Return the time at which to send the next query; infinity if another event must happen first."""
         first = self._first_due()
         if first is None or len(self._queries) >= QUERIES_AT_ONCE or self._probe:
             return math.inf
@@ -237,7 +238,7 @@ class Poll(Generic[T]):
         return None
 
     def _take_due(self) -> _Batch[T]:
-        """Return the next batch: the first key that is due, and others that are due now or soon."""
+        """Return the next batch: the key that is due first, and other keys that are due now or soon."""
         now = _now()
         batch: _Batch[T] = {}
         size = self._batch_size
@@ -253,7 +254,7 @@ class Poll(Generic[T]):
         return batch
 
     def _take_probe(self) -> _Batch[T]:
-        """Return the key to query after a pause, due or not; preferably one that succeeded before."""
+        """Return a batch with one key to query after a pause, due or not; one that succeeded is preferred."""
         *_, self._probe = min(
             (not watched.has_succeeded, watched.failures.count if watched.failures else 0, watched.due, key)
             for key, watched in self._watched.items()
@@ -286,7 +287,7 @@ class Poll(Generic[T]):
             await self._on_failure(batch, error, sent_at)
         except (Exception, asyncio.CancelledError) as error:
             if (task := asyncio.current_task()) and task.cancelling():
-                raise  # the poll is being closed; otherwise something inside the query was cancelled
+                raise  # the poll is being closed; in the other case, something inside the query was cancelled
             log.exception("A status query failed unexpectedly.")
             await self._on_failure(batch, WebCollectError(type(error).__name__), sent_at)
         else:
@@ -308,7 +309,7 @@ class Poll(Generic[T]):
         await self._each(states, lambda wait: wait.show(states[wait]))
 
     def _on_success(self, sent_at: float) -> None:
-        """Reset the failures after a success, unless the service has failed since the query was sent."""
+        """Forget failures after a success, unless the service has failed since the query was sent."""
         if sent_at >= self._failed_at:
             self._reset()
 
@@ -321,9 +322,9 @@ class Poll(Generic[T]):
         self._probe = None
 
     async def _on_failure(self, batch: _Batch[T], error: WebCollectError, sent_at: float) -> None:
-        """Handle a failed query."""
+        """Handle a failed query: decide whether the poll pauses, and whether all waits end."""
         ends_all = False
-        # a key without a response so far may be of another account; otherwise the plan has become too low
+        # a key that never succeeded may belong to another account; otherwise the plan has become too low
         has_new_key = not all(watched.has_succeeded for watched in batch.values())
         is_about_keys = isinstance(error, _ABOUT_KEYS) or (
             isinstance(error, PermissionDenied) and has_new_key
@@ -331,7 +332,7 @@ class Poll(Generic[T]):
         if is_about_keys:
             self._on_success(sent_at)
         elif sent_at < self._pause_ends:
-            self._paused = True  # two in a row, but this one was sent too early to confirm the first
+            self._paused = True  # two failures in a row, but this query is too early to confirm a refusal
         else:
             self._failed_at = _now()
             # a batch may be denied because one of its keys now belongs to another account

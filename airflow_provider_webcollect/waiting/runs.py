@@ -2,8 +2,8 @@
 
 Runs are distinguished by their number (``executedTimes``), and by their start time if numbers are not enough:
 a run may begin and end between two queries, a response may be older than the previous one, and the count may
-restart at 0. The number may be counted when a run starts, and a status may be late, so the end of a run needs
-evidence, in a wait for it as in an event of it.
+restart at 0. The service may count a run when it starts, and a status may be late. So both a wait and an
+event need evidence that a run has ended.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import msgspec
 
 from airflow_provider_webcollect.service.models import ACTIVE_STATES, FINAL_STATES, TaskState, TaskStatus
 
-#: Seconds for which a status may still be that of the previous run.
+#: Seconds for which a status may still be about the previous run.
 STATUS_DELAY = 90.0
 #: Seconds after which a status that contradicts itself is accepted as final.
 LONGEST_CONTRADICTION = 600.0
 
 
 class Evidence(Enum):
-    """What a status in a final state proves about the run that has ended."""
+    """The evidence of a status in a final state that the run after a baseline has ended."""
 
     #: The end time is later than the baseline's.
     LATER_END = "later end"
@@ -32,7 +32,7 @@ class Evidence(Enum):
     UNKNOWN_END = "no end to compare"
     #: The end time, or the start time if there is no end time, is not later than the baseline's.
     SAME_END = "same end"
-    #: The end time is before the start time, or the number of runs has fallen: the state is still that of the
+    #: The end time is before the start time, or the number of runs has fallen: the state still belongs to the
     #: previous run.
     CONTRADICTION = "a contradiction"
 
@@ -42,9 +42,10 @@ def is_end(
 ) -> bool:
     """Return whether a final state is the end of the run that began after the baseline.
 
+    :param evidence: the evidence of the status.
     :param active: whether an active state was seen since the run was started.
     :param unchanged_for: seconds since the wait began, or since an active state was last seen.
-    :param status_delay: seconds for which a status may still be that of the previous run.
+    :param status_delay: seconds for which a status may still be about the previous run.
     """
     match evidence:
         case Evidence.LATER_END:
@@ -60,10 +61,11 @@ def is_end(
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     """A task's status before a start.
 
-    :ivar start_execute_time: ISO 8601, as are all times here.
-    :ivar end_execute_time: when the last ended run ended; while a run is active, the status may show the end
-        of the previous run.
-    :ivar running: whether a run was active. The sub-tasks that are started then join it, so its end counts.
+    :ivar executed_times: number of runs so far; None if it is not known.
+    :ivar start_execute_time: the time at which the latest run began, ISO 8601; None if it is not known.
+    :ivar end_execute_time: the time at which a run last ended, ISO 8601; while a run is active, this may be
+        the end of the previous run; None if it is not known.
+    :ivar running: whether a run was active. Sub-tasks that are started then join it, so its end counts.
     """
 
     executed_times: int | None = None
@@ -74,7 +76,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check the times, which may come from a user's argument.
 
-        :raises ValueError: if one cannot be parsed.
+        :raises ValueError: if a time cannot be parsed.
         """
         _clock(self.start_execute_time)
         _clock(self.end_execute_time)
@@ -94,7 +96,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def evidence(self, status: TaskStatus) -> Evidence:
-        """Return what ``status`` proves about the run that has ended."""
+        """Return the evidence of ``status`` that the run after this baseline has ended."""
         began, ended = _clock(status.start_execute_time), _clock(status.end_execute_time)
         before_began, before_ended = _clock(self.start_execute_time), _clock(self.end_execute_time)
         if status.status not in FINAL_STATES:
@@ -118,7 +120,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         return Evidence.LATER_END if began_later else Evidence.SAME_END
 
     def differs_from(self, status: TaskStatus) -> bool:
-        """Return whether ``status`` shows another run: another count, start or end, or a first run."""
+        """Return whether ``status`` shows another run, by its count, start or end, or a first run."""
         return any(before != now for before, now in self._changes(status))
 
     def is_before(self, status: TaskStatus) -> bool:
@@ -126,7 +128,10 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
         return any(before < now for before, now in self._changes(status))
 
     def _changes(self, status: TaskStatus) -> Iterator[tuple[Any, Any]]:
-        """Yield the count, the start and the end, from here and from ``status``, if both have them."""
+        """Yield the count, the start and the end, each as a pair of the baseline's and ``status``'s value.
+
+        A value that is missing from one of them is left out.
+        """
         if self.executed_times == 0 and status.status in FINAL_STATES:
             yield 0, 1  # a first run, whatever the service counts
         for before, now in (
@@ -141,8 +146,8 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 class RunEnd:
     """Finds the end of the run after a baseline, in a sequence of statuses.
 
-    :param since: Unix time of the start; None if nothing was started: then a status must first show another
-        run.
+    :param since: Unix time at which the run was started; None if none was started. A status must then first
+        show another run.
     """
 
     __slots__ = ("_active", "_baseline", "_latest", "_since", "_was_started")
@@ -155,10 +160,10 @@ class RunEnd:
         self._latest = LastRun()
 
     def belongs(self, status: TaskStatus, now: float, status_delay: float) -> bool:
-        """Return whether ``status`` is of the run after the baseline; must be called with every status.
+        """Return whether ``status`` is about the run after the baseline; must be called with every status.
 
         :param now: Unix time.
-        :param status_delay: seconds for which a status may still be that of the previous run.
+        :param status_delay: seconds for which a status may still be about the previous run.
         """
         reported_run = LastRun.of(status)
         is_outdated = self._latest.is_after(reported_run)
@@ -180,24 +185,24 @@ class RunEnd:
 
 
 def _clock(time: datetime.datetime | str | None) -> datetime.datetime | None:
-    """Return a time without its zone, so that a new `timezone` of the connection makes no difference."""
+    """Return a time without its zone, so that a change of the connection's `timezone` makes no difference."""
     moment = datetime.datetime.fromisoformat(time) if isinstance(time, str) else time
     return moment.replace(tzinfo=None) if moment else None
 
 
 class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The last run seen of a task: the whole state to keep, also across restarts.
+    """The last run of a task that was seen: the whole state to keep, even across restarts.
 
     Times are ISO 8601 without a zone, as the service sends them: a run must stay the same run if the
     connection's ``timezone`` changes.
 
     :ivar run: number of the latest run seen; 0 before the first.
-    :ivar started: when it began.
+    :ivar started: the time at which it began.
     :ivar ended: the state that it ended in, or Unexecuted; None while it is active.
-    :ivar finished: when it ended; while it is active, when the previous run ended.
-    :ivar reported: for an active run: its number, if another run's end was already reported under it; for an
-        ended run: the number shown with its end, if that may be the next run's.
-    :ivar is_first: whether it was active at the first query; its number may then be that of an earlier run.
+    :ivar finished: the time at which it ended; while it is active, the time at which the previous run ended.
+    :ivar reported: for an active run, its number, if the end of another run was already reported with that
+        number; for an ended run, the number in the status with its end, if that may be the next run's number.
+    :ivar is_first: whether it was active at the first query; its number may then be an earlier run's.
     """
 
     run: int | None = None
@@ -222,7 +227,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def baseline(self) -> Baseline:
-        """The baseline that a later end is compared with."""
+        """The baseline with which a later end is compared."""
         return Baseline(
             executed_times=self.run,
             start_execute_time=self.started,
@@ -233,19 +238,19 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def continues_as(self, later: LastRun) -> bool:
         """Return whether this run is active and ``later`` has the same start."""
         is_same = self.started is not None and self.started == later.started
-        # if the service counts ends, an active run has the number of the previous one
+        # if the service counts runs when they end, an active run has the previous run's number
         return self.ended is None and is_same and self.run not in (self.reported, 0)
 
     def is_shown_again_by(self, later: LastRun) -> bool:
-        """Return whether ``later`` is the same end with the number in ``reported``."""
+        """Return whether ``later`` shows the same end again, with the number in ``reported``."""
         as_reported = msgspec.structs.replace(self, run=self.reported, reported=None)
         return self.ended is not None and self.reported is not None and later == as_reported
 
     def is_after(self, other: LastRun) -> bool:
-        """Return whether ``other`` is of an outdated response: the number of runs has fallen.
+        """Return whether ``other`` is from an outdated response, since its number of runs is lower.
 
-        That is so whether the service counts starts or ends, unless the count has begun again with a later
-        run.
+        This holds if the service counts starts and if it counts ends. The exception is a count that has begun
+        again, with a later run.
         """
         if self.run is None or other.run is None:
             return False
@@ -255,7 +260,7 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return whether ``later`` is a later run."""
         if self.run is not None and later.run is not None and later.run > self.run:
             return True
-        # An active run may get its start time late; any other later start is a later run, under any number.
+        # An active run may get its start time late. Any other later start is a later run, with any number.
         began_later = bool(self.started and later.started and later.started > self.started)
         return began_later and (self.ended is not None or later.run != self.run)
 
@@ -263,14 +268,14 @@ class LastRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class EndedRun(msgspec.Struct, frozen=True, kw_only=True):
     """A run that has ended, or several runs that ended between two queries.
 
-    :ivar collection_task_id: the task.
-    :ivar run: number of the latest of them; None if the service sends no numbers.
-    :ivar first_run: number of the first of them: ``run``, unless there are several.
+    :ivar collection_task_id: the id of the task.
+    :ivar run: number of the latest of these runs; None if the service sends no numbers.
+    :ivar first_run: number of the first of these runs, which is ``run`` if there is only one.
     :ivar status: the state that ``run`` ended in; None if its end was not seen because the next run was
         already active.
-    :ivar rows: what ``run`` collected, before the service removes duplicates.
-    :ivar started_at: when ``run`` began, ISO 8601.
-    :ivar finished_at: when ``run`` ended, ISO 8601.
+    :ivar rows: number of rows that ``run`` collected, before the service removes duplicates.
+    :ivar started_at: the time at which ``run`` began, ISO 8601.
+    :ivar finished_at: the time at which ``run`` ended, ISO 8601.
     """
 
     collection_task_id: str
@@ -289,11 +294,12 @@ def follow(
     states: Collection[str],
     unchanged_for: float = 0.0,
 ) -> tuple[LastRun, EndedRun | None]:
-    """Return the last run after a query, and what has ended since the previous one.
+    """Return the last run seen after a query, and the runs that have ended since the previous query, if any.
 
-    :param last: the last run after the previous query; None for the first one, which reports no end.
+    :param last: the last run seen after the previous query; None for the first query, which reports no end.
+    :param task_id: the id of the task.
     :param status: the task's status; None if the response leaves the task out.
-    :param states: final states that count as an end.
+    :param states: the final states whose ends are reported.
     :param unchanged_for: seconds for which the status has not changed.
     """
     now = LastRun.of(status)
@@ -302,10 +308,10 @@ def follow(
     if status is None:
         return last, None
     if last.is_shown_again_by(now):
-        # a number shown for so long is not the next run's: the service counts ends
+        # a number that is shown for so long is not the next run's: the service counts runs when they end
         return (now if unchanged_for >= STATUS_DELAY else last), None
     if now.ended is not None and now.run != last.run and last.continues_as(now):
-        # a higher number is that of the next run, which the status does not show yet
+        # a higher number belongs to the next run, which the status does not show yet
         now = msgspec.structs.replace(now, run=last.run, reported=now.run if last.is_first else None)
     is_later = last.is_before(now)
     if last.is_after(now) or (now.run is None and last.run is not None and not is_later):
@@ -316,7 +322,7 @@ def follow(
         finished = _later(now.finished, last.finished)
         return msgspec.structs.replace(now, reported=reported, finished=finished), ended
     if not is_later and now.ended in (None, TaskState.UNEXECUTED, last.ended):
-        # a reported end is not reported again, even if an outdated response shows the run as active
+        # an end is reported only once, even if an outdated response shows the run as active
         finished = _later(now.finished, last.finished) if now.ended == last.ended else last.finished
         started = _later(now.started, last.started)
         return msgspec.structs.replace(last, run=now.run, started=started, finished=finished), None

@@ -1,22 +1,22 @@
-"""Shared by the processes of a connection: the token, the claim on its renewal, and the store of both.
+"""What the processes of a connection share: the token, the claim on its renewal, and the store of both.
 
-The claim is a lock that at most one process holds, over all hosts. The store can be read and written, but has
-no compare-and-set. That is enough if a write takes a bounded time (Fischer's algorithm):
+The claim is a lock that at most one process holds, across all hosts. The store can be read and written, but
+has no compare-and-set. That is enough if a write takes a bounded time (Fischer's algorithm):
 
-1. Read the note. Stop if it has a claim that has not expired, or if reading took half of the store's
-   ``write_bound``: the write would probably take too long as well.
-2. Write a claim. If 1 and 2 together took longer than ``write_bound``, other processes may have claimed and
-   checked meanwhile: treat the claim just written as another process's.
+1. Read the note. Stop if it has a claim that has not expired, or if reading took more than half of the
+   store's ``write_bound``: the write would probably take too long as well.
+2. Write a claim. If steps 1 and 2 together took longer than ``write_bound``, other processes may have claimed
+   and checked meanwhile: treat the new claim like the claim of another process.
 3. Wait longer than ``write_bound``. By then, each process that read the note before this claim was visible
    has written its own claim.
-4. Read the note again. The process whose claim is still there may renew, unless it comes to send so late that
-   others may soon take its claim for expired.
+4. Read the note again. The process whose claim is still there may renew the token, unless so much time has
+   passed that other processes may soon regard its claim as expired.
 
-A claim ends when its owner writes the outcome, or ``CLAIM_LIFE`` seconds after an observer first saw it, by
-the observer's own clock. The owner may have been killed after it sent the refresh token, so the state after
-an expired claim is doubtful.
+A claim ends when its owner writes the outcome, or ``CLAIM_LIFE`` seconds (and the time for claiming) after an
+observer first saw it, by the observer's own clock. The owner may have been killed after it sent the refresh
+token, so the state after an expired claim is doubtful.
 
-A store that only one process uses has no ``write_bound``: its claims are made under a lock of the process.
+A store that only one process uses has no ``write_bound``: its claims are written under a lock of the process.
 
 Two cases are not covered: a process that is suspended for longer than ``CLAIM_LIFE`` between its last reading
 of the clock and its next request or write, and a store whose write takes effect later than that.
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds between the attempts at a write that must not be lost: the service does not issue a token again,
-#: and other processes wait for the end of a claim.
+#: Seconds between the attempts at a write that must not be lost: the service issues each token only once, and
+#: other processes wait for the end of a claim.
 WRITE_PAUSES = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 #: Seconds after which a claim expires, in addition to the time for claiming: longer than its owner takes to
-#: send (SEND_WITHIN, and ``client.TOKEN_LIMITS``) and to store.
+#: send the refresh token (SEND_WITHIN, and ``client.TOKEN_LIMITS``) and to store the new one.
 CLAIM_LIFE = 55.0
 #: Seconds, in addition to the time for claiming, after which a claimant sends nothing any more.
 SEND_WITHIN = 5.0
@@ -67,14 +67,14 @@ _in_this_process = threading.Lock()
 class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
     """An access token in the shared store. Its repr shows no token.
 
-    :ivar generation: that of the token before + 1, so the order of records does not depend on the hosts'
-        clocks; 0 for the connection's own token.
-    :ivar obtained_at: Unix time by the clock of the host that obtained it.
+    :ivar generation: the previous token's generation + 1, so the order of tokens does not depend on the
+        hosts' clocks; 0 for the connection's own token.
+    :ivar obtained_at: Unix time, by the clock of the host that obtained the token.
     :ivar expires_at: Unix time at which the access token expires, by the same clock; None if not known.
-    :ivar lineage: names the credential that this token descends from (``Credentials.lineage_at``).
-    :ivar spent: digests of what was used up before, under this connection, the oldest first: refresh tokens,
-        and the lineages themselves. A refresh token among them is never sent.
-    :ivar stored_by: the host and the process that obtained it; None for the connection's own token.
+    :ivar lineage: the digest of the credential that this token descends from (``Credentials.lineage_at``).
+    :ivar spent: digests of the refresh tokens and of the lineages that were used up before under this
+        connection, the oldest first. A refresh token among them is never sent.
+    :ivar stored_by: the host and the process that obtained the token; None for the connection's own token.
     """
 
     access_token: str
@@ -96,13 +96,14 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         return [("generation", self.generation), ("expires_at", self.expires_at)]
 
     def is_newer_than(self, other: StoredToken | None) -> bool:
-        """Return whether this record comes after ``other``."""
+        """Return whether this token is of a later generation than ``other``; True if that is None."""
         return other is None or self.generation > other.generation
 
     def descends_from(self, lineage: str) -> bool:
         """Return whether a connection with the credential ``lineage`` continues with this token.
 
-        The connection may hold any refresh token of the lineage: a person may have copied a later one.
+        The connection may hold any refresh token of the token's lineage: a person may have copied a later
+        one into it.
         """
         begun = self.spent.index(self.lineage) if self.lineage in self.spent else 0
         own = (digest(self.refresh_token),) if self.refresh_token else ()
@@ -119,7 +120,7 @@ class StoredToken(msgspec.Struct, frozen=True, kw_only=True):
         return self.expires_at is not None and self.obtained_at < self.expires_at <= now
 
     def record(self, now: float) -> TokenRecord:
-        """Return the token as the service's response would have it at ``now``."""
+        """Return the token as a response of the service at the Unix time ``now`` would have it."""
         return TokenRecord(
             access_token=self.access_token,
             expires_in=None if self.expires_at is None or self.expires_at <= now else self.expires_at - now,
@@ -142,7 +143,7 @@ class RenewalState(StrEnum):
 
 
 class TokenStep(Enum):
-    """The next step of a process to get a token. The value of a waiting step says what it waits for."""
+    """The next step of a process to get a token. The value of a step that waits says what it waits for."""
 
     USE = "the token in memory"
     WAIT = "another process to renew the token"
@@ -161,13 +162,14 @@ def next_step(
     has_refresh_token: bool,
     has_login: bool,
 ) -> TokenStep:
-    """Decide by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
+    """Return the next step, by the first table of :mod:`.renewal`; EXCHANGE and LOG_IN need the claim.
 
     :param state: the state of the exchange of the next refresh token.
     :param is_good: whether the token in memory needs no renewal.
-    :param is_usable: whether it may be used while a renewal has to wait.
+    :param is_usable: whether the token in memory may be used while a renewal has to wait.
     :param is_late: whether the store lacks a newer token that was certainly stored.
-    :param has_refresh_token: whether there is one that is not spent.
+    :param has_refresh_token: whether there is a refresh token that is not spent.
+    :param has_login: whether the connection has login and password.
     """
     if is_good:
         return TokenStep.USE
@@ -182,12 +184,13 @@ def next_step(
 
 
 class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Which process renews the token, or how the renewal ended. It contains no secret.
+    """A note that says which process renews the token, or how the renewal ended. It contains no secret.
 
     :ivar claimant: a random name for one attempt of one process.
     :ivar lineage: the lineage of the credential in the claimant's connection.
     :ivar token: digest of the refresh token to be exchanged; empty if there is none.
-    :ivar newest: the newest generation that was certainly stored.
+    :ivar state: the state of that exchange.
+    :ivar newest: the newest generation of a token that was certainly stored.
     :ivar at: Unix time by the claimant's clock.
     """
 
@@ -199,9 +202,9 @@ class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
     at: float = 0.0
 
     def state_for(self, lineage: str, now: float) -> RenewalState:
-        """Return the state of the exchange for a connection; a refusal counts for a while.
+        """Return the state of the exchange for a connection; a refusal counts for ``REFUSAL_LIFE`` seconds.
 
-        :param lineage: of the connection's own credential.
+        :param lineage: the lineage of the connection's own credential.
         :param now: Unix time.
         """
         if self.state is RenewalState.REFUSED:
@@ -213,7 +216,7 @@ class RenewalNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Register(StrEnum):
-    """The two texts that a store keeps for a connection."""
+    """The names of the two texts that a store keeps for a connection."""
 
     TOKEN = "token"
     RENEWAL = "renewal"
@@ -222,19 +225,19 @@ class Register(StrEnum):
 class TokenStore(abc.ABC):
     """Two texts that all processes of a connection can read and replace; no compare-and-set is needed.
 
-    The token and the note on its renewal are separate, so a late write of the note cannot replace a newer
-    token.
+    The token and the note on its renewal are separate texts, so a late write of the note cannot replace a
+    newer token.
 
-    :ivar write_bound: maximum number of seconds that a write takes; at the latest a quarter of that time
-        after it has returned, every reader sees it. Claims on the renewal rely on it. None for a store that
-        only one process uses.
+    :ivar write_bound: maximum number of seconds that a write takes. Every reader must see the new text at
+        most a quarter of this time after the write has returned. Claims on the renewal rely on both. None for
+        a store that only one process uses.
     """
 
     write_bound: float | None = 2.0
 
     @abc.abstractmethod
     def read(self, register: Register) -> str | None:
-        """Return a text, or None if there certainly is none; raise any exception if that is unknown."""
+        """Return a text, or None if there certainly is none; raise any exception if that is not known."""
 
     @abc.abstractmethod
     def write(self, register: Register, text: str) -> None:
@@ -265,7 +268,7 @@ class TokenStore(abc.ABC):
             )
         else:
             return
-        # outside the handler, so the error has no link to the frames whose variables hold the token
+        # raised outside the handler: it must not refer to the frames whose variables hold the token
         raise unavailable
 
     def _decoded(self, register: Register, kind: type[S]) -> S | None:
@@ -279,16 +282,17 @@ class TokenStore(abc.ABC):
             return msgspec.json.decode(text, type=kind) if text and text.strip() else None
         except Exception:  # for example nested too deeply, or not a text
             text = ""  # it may hold a token, and some tracebacks show variables
-        # does not count as an empty store: the connection's own refresh token may have been used long ago
+        # this does not count as an empty store: the connection's own refresh token may be used up long since
         raise TokenStoreUnavailable(
             f"what is stored as the connection's {register} cannot be read; delete it to begin again"
         )
 
 
 def write_again(write: Callable[[], None], sleep: Callable[[float], None]) -> TokenStoreUnavailable | None:
-    """Write to a store, and again after each of WRITE_PAUSES; return the last error, or None.
+    """Write to a store; if that fails, repeat it after each of WRITE_PAUSES.
 
     :param sleep: waits for a number of seconds. Once it raises ``Stopped``, there are no more pauses.
+    :return: the error of the last attempt; None if an attempt succeeded.
     """
     for pause in (*WRITE_PAUSES, None):
         try:
@@ -326,8 +330,8 @@ class MemoryTokenStore(TokenStore):
 class FileTokenStore(TokenStore):
     """Shares the token between the processes of a user, in files that only that user can read.
 
-    :param path: path of the token's file; the note is in the same folder, with a suffix. Missing folders are
-        created.
+    :param path: path of the token's file; the file of the note has the same path with another suffix. Missing
+        folders are created.
     """
 
     def __init__(self, path: Path) -> None:
@@ -340,7 +344,7 @@ class FileTokenStore(TokenStore):
             return None
 
     def write(self, register: Register, text: str) -> None:
-        """Replace the stored text; readers see the old one or the new one, also after a crash."""
+        """Replace the stored text; readers see either the old text or the new one, even after a crash."""
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         unfinished = self._path.with_suffix(f".{secrets.token_hex(8)}")
         try:
@@ -357,10 +361,10 @@ class FileTokenStore(TokenStore):
 
 
 class RenewalClaim:
-    """This process's claims on one connection's renewals.
+    """This process's claims on the renewals of one connection's token.
 
-    :param store: where the processes share the note.
-    :param lineage: of the connection's own credential.
+    :param store: the store in which the processes share the note.
+    :param lineage: the lineage of the connection's own credential.
     :param clock: a monotonic clock, in seconds.
     :param now: the wall clock, in Unix time.
     """
@@ -373,22 +377,24 @@ class RenewalClaim:
         self._clock = clock
         self._now = now
         self._claiming = CLAIMING * (store.write_bound or 0.0)
-        #: The claimant seen last, and when it was seen first.
+        #: The claimant that was seen last, and the time at which it was first seen.
         self._seen: tuple[str, float] = ("", 0.0)
-        #: The note as it was read, with what its claim means to this process.
+        #: The note that was read last, in which an expired claim is DOUBTFUL; None if there was none, or only
+        #: this process's own claim.
         self._note: RenewalNote | None = None
-        #: The last claim that was confirmed, and when it began.
+        #: This process's last confirmed claim, and the time at which claiming began.
         self._claim: RenewalNote | None = None
         self._began = 0.0
-        #: The last note on each refresh token: a later one may be on that of another credential.
+        #: The last note on each refresh token: the current note may be on another credential's refresh token.
         self._known: dict[str, RenewalNote] = {}
-        #: A claim that was written too late to be safe, and why: this process waits for its end, as all do.
+        #: A claim that this process wrote too late to be safe, and the reason: like all processes, it waits
+        #: for the end of that claim.
         self._late: tuple[RenewalNote | None, str] = (None, "")
-        #: Whether a claim was written that cannot be read; no other is written then.
+        #: Whether this process wrote a claim that cannot be read; it then writes no other.
         self.is_unseen = False
-        #: The newest generation that was certainly stored, as far as the note says.
+        #: The newest generation of a token that was certainly stored, as far as the notes show.
         self.newest = 0
-        #: The state of the refresh token that the claimant has sent; None if it has certainly sent none.
+        #: The state of the refresh token that this process has sent; None if it has certainly sent none.
         self.outcome: RenewalState | None = None
 
     def read(self, token: str) -> RenewalState:
@@ -402,27 +408,27 @@ class RenewalClaim:
         if note is not None:
             self.newest = max(self.newest, note.newest)
             if note == self._claim:
-                note = None  # left behind by this process, which could not write how it ended
+                note = None  # this process's own claim, whose outcome it could not write
             elif note.state is RenewalState.CLAIMED and not self._is_alive(note):
                 note = msgspec.structs.replace(note, state=RenewalState.DOUBTFUL)
             elif note == self._late[0]:
                 raise TokenStoreUnavailable(self._late[1])
         self._note = note
         if note is not None and note.state is RenewalState.CLAIMED:
-            return note.state  # whatever is exchanged: a claim written late may have replaced a valid one
+            return note.state  # for any refresh token: a claim written late may have replaced a valid one
         if note is not None:
             self._known[note.token] = note
         latest = self._known.get(token)
         return latest.state_for(self._lineage, self._now()) if latest else RenewalState.RELEASED
 
     def acquire(self, token: str, sleep: Callable[[float], None]) -> RenewalState:
-        """Claim the renewal, so that this process, and no other, may exchange a refresh token now.
+        """Claim the renewal, so that only this process may exchange a refresh token now.
 
         :param token: digest of the refresh token.
         :param sleep: waits for a number of seconds.
-        :return: the state of its exchange until now; CLAIMED if another process has the claim.
-        :raises TokenStoreUnavailable: if the claim cannot be stored, nobody can read it, or the store is too
-            slow; nothing must be sent then.
+        :return: the state of the exchange before the claim; CLAIMED if another process has the claim.
+        :raises TokenStoreUnavailable: if the claim cannot be stored, if it cannot be read afterwards, or if
+            the store is too slow; nothing must be sent then.
         """
         if self.is_unseen:
             raise _unseen()
@@ -447,7 +453,7 @@ class RenewalClaim:
             try:
                 self._check_pace("a read and a write of the token store", began, bound)
             except TokenStoreUnavailable as too_slow:
-                # others may have claimed and checked meanwhile, so it cannot be taken back
+                # others may have claimed and checked meanwhile, so this claim cannot be withdrawn
                 self._late = (claim, too_slow.message)
                 raise
             pause = bound * MARGIN
@@ -463,9 +469,9 @@ class RenewalClaim:
         return state
 
     def check_recent(self) -> None:
-        """Check that the claim is recent enough to send something.
+        """Check that the claim is recent enough to send a request.
 
-        :raises TokenStoreUnavailable: otherwise.
+        :raises TokenStoreUnavailable: if it is not.
         """
         self._check_pace("claiming the renewal", self._began, self._claiming + SEND_WITHIN)
 
@@ -474,12 +480,12 @@ class RenewalClaim:
         return self._clock() - self._began < self._claiming + CLAIM_LIFE
 
     def end(self, sleep: Callable[[float], None]) -> None:
-        """End the claim: write the outcome, or the note as it was before, if nothing was sent.
+        """End the claim: write the outcome or, if nothing was sent, the note as it was before.
 
         :param sleep: waits for a number of seconds.
         """
         assert self._claim is not None, "it was acquired"
-        # the note as it was may be on another refresh token
+        # the previous note may be on another refresh token
         before = self._note or self._known.get(self._claim.token)
         if self.outcome is None and before is not None:
             end = before

@@ -1,21 +1,21 @@
-"""Access tokens: one credential that all processes share, renewed by one of them at a time.
+"""Access tokens: all processes share one token, and one process at a time renews it.
 
 Refresh tokens count as single-use, and sending a used one may revoke all tokens (assumptions.md, Tokens). So
-a process sends one only while it holds the claim (:mod:`~airflow_provider_webcollect.service.tokens`), and
-after a successful write to the store. It sends the same one again only if the first request certainly did not
-arrive, or if no valid access token is left to lose. One whose digest the stored token has among the spent
-ones is never sent.
+a process sends a refresh token only while it holds the claim
+(:mod:`~airflow_provider_webcollect.service.tokens`), and after a successful write to the store. It sends the
+same one again only if the first request certainly did not arrive, or if no valid access token is left to
+lose. A refresh token whose digest is among the stored token's spent ones is never sent.
 
 The state of the token decides what a process does:
 
-| State | Known by | Without the claim | With it |
+| State | Known by | Without the claim | With the claim |
 |---|---|---|---|
 | fresh | the token's times | use it | use it |
-| due | little of its lifetime is left | use it while another process has the claim | renew |
-| ended | none is stored, expired, or rejected | wait for the claimant's token | renew |
-| late | the note names a newer generation | use it, or read again, for ``late_reads`` | do not send |
-| doubtful | the claim expired, or the note says: response lost | use it to its end | renew after its end |
-| refused | the note says so, for an hour | use it to its end | login and password, or `GrantRejected` |
+| due | little of its lifetime is left | use it while another process has the claim | renew it |
+| ended | no token is stored, or it expired or was rejected | wait for the claimant's token | renew it |
+| late | the note names a newer generation | use it, or read again, for ``late_reads`` | send nothing |
+| doubtful | the claim expired, or the note says: response lost | use it to its end | renew it after its end |
+| refused | the note says so, for an hour | use it to its end | log in, or raise `GrantRejected` |
 | superseded | the stored token is of another lineage, and ours is spent | `TokenUnavailable` | the same |
 
 | Event, with the claim | Next state | The refresh token |
@@ -24,14 +24,15 @@ The state of the token decides what a process does:
 | certainly not sent, or an unknown refusal | as before | is kept |
 | response lost, access token valid | doubtful | is sent again only after the access token's end |
 | response lost, access token ended | as the second response says, or doubtful | is sent once more |
-| refused by a known code | fresh if a newer token is stored, or refused | may be sent again after an hour |
-| killed | doubtful, by the expired claim | as for a lost response |
+| refused with a known code | fresh if a newer token is stored, or refused | may be sent again after an hour |
+| process killed | doubtful, by the expired claim | as for a lost response |
 
-If the connection has login and password, they are used instead of sending a doubtful refresh token again.
+If the connection has login and password, the process logs in instead of sending a doubtful refresh token
+again.
 
-Stored tokens are ordered by generation; none replaces one of a higher generation. A connection continues with
-the stored token if that descends from its credential (:meth:`.StoredToken.descends_from`). A credential that
-the stored token does not know is new: it begins a lineage of its own, with the next generation.
+Stored tokens are ordered by generation; none replaces a token of a higher generation. A connection continues
+with the stored token if that token descends from its credential (:meth:`.StoredToken.descends_from`). A
+credential that the stored token does not know is new: it begins its own lineage, with the next generation.
 """
 
 from __future__ import annotations
@@ -83,21 +84,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A token is renewed when this share of its lifetime is left; each process chooses a random value in this
-#: range, so many processes do not renew in the same second.
+#: A token is renewed when this share of its lifetime is left. Each process chooses a random value in this
+#: range, so that many processes do not renew in the same second.
 EARLY_SHARE = (0.02, 0.06)
 #: Seconds between a failed early renewal and the next attempt.
 POSTPONEMENT = 60.0
 #: Share of a token's lifetime after which a keeper sends a refresh token again if the response was lost. If
-#: the service then revokes the access token, little is lost.
+#: the service then revokes the access token, little of its lifetime is lost.
 LATE_SHARE = 0.9
-#: The codes by which the service refuses a refresh token (assumptions.md, Tokens), see ``spelling_of_code``.
-#: Whatever else the token endpoint says is temporary.
+#: The codes with which the service refuses a refresh token (assumptions.md, Tokens; ``spelling_of_code``).
+#: Any other error of the token endpoint counts as temporary.
 REFUSALS = frozenset({"invalidgrant", "invalidtoken"})
-#: Seconds between two reads of the store while waiting. They grow to the longest, so that many processes that
-#: wait do not slow down Airflow's API server, and with it the process that they wait for.
+#: Seconds between two reads of the store while waiting: the first pause and the longest one. Pauses grow, so
+#: that many waiting processes do not slow down Airflow's API server, and with it the process that renews.
 READ_INTERVAL, LONGEST_READ_INTERVAL = 0.2, 2.0
-#: How many spent refresh tokens a record remembers.
+#: Maximum number of digests that a stored token has of spent refresh tokens and lineages.
 MOST_SPENT = 1000
 
 #: New tokens that could not be stored yet, by the connection's name and credential.
@@ -111,21 +112,21 @@ class TokenSender(Protocol):
         """Send a token call; raises ``WebCollectError``."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait; raises ``Stopped`` if the client is stopped."""
+        """Wait for this number of seconds; raises ``Stopped`` if the client is stopped."""
 
 
 class Tokens:
     """Provides the access token for the calls of one client.
 
     :param credentials: the connection's credentials.
-    :param settings: the service that they are for, how long to wait, and, with ``token_refresh="keeper"``, to
-        never write to the store except in :meth:`renew`, but wait for the keeper's record.
-    :param name: names the connection.
-    :param store: where the processes share the token.
-    :param reads_only: never write to the store, and wait for nothing.
-    :param learned: called with every token obtained, for masking it in logs.
-    :param now: the wall clock, in Unix time; it is only used to tell how much of a token's lifetime is left.
-    :param clock: a monotonic clock, in seconds.
+    :param settings: the service's address and the limits of waits. With ``token_refresh="keeper"``, only
+        :meth:`renew` writes to the store; calls wait for the keeper's token.
+    :param name: the name of the connection.
+    :param store: the store in which the processes share the token.
+    :param reads_only: whether calls never write to the store, and wait for nothing.
+    :param learned: called with every token obtained, so that it can be masked in logs.
+    :param now: the wall clock, in Unix time, for the times of tokens and notes.
+    :param clock: a monotonic clock, in seconds, for waits.
     """
 
     def __init__(
@@ -147,7 +148,7 @@ class Tokens:
         self._claim = RenewalClaim(store, self._lineage, clock, now)
         self._keeper_only = settings.token_refresh == "keeper"
         self._reads_only = reads_only
-        #: For the longest claim of another process, the time for claiming included.
+        #: Seconds to wait for a token, enough for another process's longest claim with the time for claiming.
         self._patience = settings.timing.patience + CLAIMING * (store.write_bound or 0.0)
         self._timing = settings.timing
         self._learned = learned
@@ -155,12 +156,12 @@ class Tokens:
         self._clock = clock
         self._early = random.uniform(*EARLY_SHARE)  # it only spreads load
         self._held: StoredToken | None = None
-        #: The newest generation seen, of any lineage, and what was spent until then.
+        #: The newest generation seen, of any lineage, and the digests that were spent until then.
         self._generation = 0
         self._spent: tuple[str, ...] = ()
-        #: For how many seconds the store was seen to lack a newer token, and when it was read last.
+        #: For how many seconds the store has been seen to lack a newer token, and when it was read last.
         self._late_for, self._late_read_at = 0.0, math.inf
-        #: The state of the next refresh token, as it was read last.
+        #: The state of the exchange of the next refresh token, as it was read last.
         self._renewal = RenewalState.RELEASED
         self._postponed_until = -math.inf
         #: When this process obtained the last two tokens for calls.
@@ -173,7 +174,7 @@ class Tokens:
 
     @property
     def age(self) -> float | None:
-        """Seconds since the access token in memory was obtained; None without one, or if it is not known."""
+        """Seconds since the access token in memory was obtained; None if there is none, or if not known."""
         if self._held is None or not self._held.obtained_at:
             return None
         return max(0.0, self._now() - self._held.obtained_at)
@@ -183,15 +184,16 @@ class Tokens:
         return None if self._is_due() else self._usable(rejected)
 
     def obtain(self, sender: TokenSender, rejected: str | None, failures: int) -> str:
-        """Return an access token other than the rejected one, from the store or by renewing.
+        """Return an access token other than the rejected one, from the store or from a renewal.
 
-        The client runs one of these at a time. If one fails, it fails for all callers that waited for it:
-        an attempt may take long, and one attempt for each of them would take too long.
+        The client runs one such call at a time. If a call fails, all callers that waited for it get its
+        error: an attempt may take long, so one attempt for each of them would take too long.
 
-        :param failures: what :attr:`failures` was when the caller began to wait.
+        :param rejected: the token that the service has rejected; None if there is none.
+        :param failures: the value of :attr:`failures` when the caller began to wait.
         :raises CredentialError: if no credential of the connection leads to a token.
-        :raises TokenUnavailable: if another process should have provided the token and did not, or stored one
-            of a newer credential than this one; if the store fails; or if the response to a renewal was lost.
+        :raises TokenUnavailable: if another process should have provided the token and did not, or stored the
+            token of a newer credential; if the store fails; or if the response to a renewal was lost.
         """
         if self._failure is not None and self.failures > failures and not self._usable(rejected):
             raise copy.copy(self._failure)
@@ -209,16 +211,16 @@ class Tokens:
     def renew(
         self, sender: TokenSender, after_share: float, is_accepted: Callable[[str], bool]
     ) -> StoredToken:
-        """Renew the token if it is old enough or the service rejects it; return the valid one.
+        """Renew the token if it is old enough or the service rejects it; return the token that is valid now.
 
         :param after_share: renew if at least this share of the lifetime has passed; 0 renews in any case, 0.5
             after half of it.
-        :param is_accepted: finds out whether the service still accepts a token that is not old enough.
+        :param is_accepted: returns whether the service still accepts a token that is not old enough.
         :raises CredentialError: if no credential of the connection leads to a token.
         :raises TokenUnavailable: as :meth:`obtain` does.
         """
         rejected: str | None = None
-        with contextlib.suppress(TokenStoreUnavailable):  # it is read again below
+        with contextlib.suppress(TokenStoreUnavailable):  # the store is read again below
             self._read_store()
             self._renewal = self._claim.read(self._next_digest)
         if self._held and self._is_good(None, after_share):
@@ -230,14 +232,14 @@ class Tokens:
         return renewed
 
     def _usable(self, rejected: str | None) -> str | None:
-        """Return the access token in memory if it may still be used, due for renewal or not."""
+        """Return the access token in memory if it may still be used, even if it is due for renewal."""
         held = self._held
         if held is None or held.access_token in {"", rejected} or held.has_ended(self._now()):
             return None
         return Secret(held.access_token)
 
     def _is_due(self) -> bool:
-        """Whether the token in memory expires so soon that it should be renewed."""
+        """Return whether the token in memory expires so soon that it should be renewed."""
         held = self._held
         if held is None or held.expires_at is None:
             return False
@@ -246,7 +248,10 @@ class Tokens:
         return held.age_share(self._now()) >= 1 - self._early and self._clock() >= self._postponed_until
 
     def _is_good(self, rejected: str | None, after_share: float | None) -> bool:
-        """Return whether the token in memory needs no renewal; for the parameters see :meth:`_renewed`."""
+        """Return whether the token in memory needs no renewal.
+
+        :param after_share: as for :meth:`_renewed`.
+        """
         if self._held is None or not self._usable(rejected):
             return False
         if after_share is None:
@@ -260,7 +265,8 @@ class Tokens:
         """Use the stored token, unless it is older or does not descend from the connection's credential.
 
         :raises TokenStoreUnavailable: if the store cannot be read, or a new token still cannot be stored.
-        :raises TokenUnavailable: if the connection's credential was replaced by that of the stored token.
+        :raises TokenUnavailable: if another credential, which the stored token descends from, has replaced
+            the credential of this process.
         """
         unsaved = _unsaved.get(self._key)
         try:
@@ -280,7 +286,7 @@ class Tokens:
         elif not stored.descends_from(self._lineage):
             if stored.generation >= self._generation:
                 self._generation, self._spent = stored.generation, (*stored.spent, stored.lineage)
-            # a login can be used again, so it may also be that a person has returned to it
+            # a login can be used repeatedly, so a person may also have put it into the connection again
             is_fresh = not self._credentials.refresh_token and not (self._held and self._held.generation)
             if self._lineage in stored.spent and not is_fresh:
                 # the stored token may be the only one that still works
@@ -297,7 +303,7 @@ class Tokens:
             self._hold(stored)
 
     def _hold_own(self) -> None:
-        """Use the connection's own access token, if there is no other."""
+        """Use the connection's own access token, if there is no other token."""
         if self._held is None and self._credentials.access_token:
             self._hold(
                 StoredToken(
@@ -318,13 +324,13 @@ class Tokens:
             self._generation, self._spent = token.generation, token.spent
 
     def _renewed(self, sender: TokenSender, rejected: str | None, after_share: float | None) -> StoredToken:
-        """Return a token that is good enough: renew it, or wait for the process that does.
+        """Return a token that needs no renewal: renew it, or wait for the process that does.
 
-        :param after_share: as for :meth:`renew`; None if a token is good until it is due.
+        :param after_share: as for :meth:`renew`; None if a token needs no renewal until it is due.
         """
         notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
         store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
-        self._late_for, self._late_read_at = 0.0, math.inf  # what was read long ago says nothing about now
+        self._late_for, self._late_read_at = 0.0, math.inf  # an old read says nothing about the store now
         while True:
             try:
                 outcome = self._attempt(sender, rejected, after_share)
@@ -338,7 +344,7 @@ class Tokens:
                     raise
                 reason = "the token store, which cannot be used now"
             except _ResponseLost:
-                # with no valid token left to lose, it is sent again
+                # the refresh token is sent once more if no valid access token is left to lose
                 if is_lost or self._usable(rejected):
                     raise
                 is_lost, reason = True, "a response to the renewal, since the first was lost"
@@ -352,7 +358,7 @@ class Tokens:
     def _attempt(
         self, sender: TokenSender, rejected: str | None, after_share: float | None
     ) -> StoredToken | str:
-        """Do the next step; return the token, or what to wait for."""
+        """Take the next step; return the token, or what to wait for, as text for messages."""
         self._read_store()
         if self._held and self._is_good(rejected, after_share):
             return self._held
@@ -374,15 +380,16 @@ class Tokens:
     def _claimed(
         self, sender: TokenSender, before: tuple[int, str], rejected: str | None, after_share: float | None
     ) -> StoredToken | str | TokenStep:
-        """Claim the renewal, and renew; return the step to take instead if others were faster.
+        """Claim the renewal, and renew the token.
 
         :param before: the generation, and the digest of the next refresh token, before the claim.
+        :return: the new token; what to wait for; or the step to take instead, if other processes were faster.
         """
         self._renewal = self._claim.acquire(self._next_digest, sender.sleep)
         if self._renewal is RenewalState.CLAIMED:
             return "another process, which has claimed the renewal at the same time"
         try:
-            # others may have renewed, or been refused, until this process had the claim
+            # other processes may have renewed, or been refused, before this process had the claim
             self._read_store()
             is_as_before = (self._generation, self._next_digest) == before
             step = self._next_step(rejected, after_share) if is_as_before else TokenStep.WAIT
@@ -394,7 +401,7 @@ class Tokens:
                 self._obtained_at.append(self._clock())
             return obtained
         finally:
-            # what could not be stored must not be sent again by others as long as the claim keeps them
+            # while a new token is not stored, the claim keeps other processes from sending the used one again
             if self._key not in _unsaved:
                 self._claim.end(sender.sleep)
 
@@ -419,13 +426,13 @@ class Tokens:
     def _is_late(self) -> bool:
         """Return whether the store, as it was read, lacks a newer token that was certainly stored.
 
-        After a while it counts as deleted.
+        After ``late_reads`` seconds, the newer token counts as deleted.
         """
         if not self._next_digest or self._claim.newest <= self._generation:
             self._late_for, self._late_read_at = 0.0, math.inf
             return False
         now = self._clock()
-        # a process that was suspended has seen nothing meanwhile
+        # limited, since a process that was suspended has read nothing meanwhile
         self._late_for += min(max(now - self._late_read_at, 0.0), LONGEST_READ_INTERVAL)
         self._late_read_at = now
         return self._late_for < self._timing.late_reads
@@ -446,9 +453,9 @@ class Tokens:
         )
 
     def _check_frequency(self, rejected: str | None) -> None:
-        """Raise if new tokens are rejected again and again, as for an operation that rejects any token.
+        """Raise an error if new tokens are rejected repeatedly, as by an operation that rejects every token.
 
-        :raises TokenUnavailable: with the seconds until the token may be renewed again.
+        :raises TokenUnavailable: with the number of seconds until the token may be renewed again.
         """
         rest = self._obtained_at[0] + self._timing.youth - self._clock()
         if rejected and rest > 0:
@@ -460,9 +467,9 @@ class Tokens:
 
     @property
     def _next_source(self) -> StoredToken | Credentials | None:
-        """What has a refresh token that is not spent: the stored token, otherwise the connection.
+        """The owner of the next refresh token: the token in memory or the credentials; None if all are spent.
 
-        The token itself is not kept in a variable, since some tracebacks show variables.
+        The refresh token itself is not kept in a variable, since some tracebacks show variables.
         """
         for source in (self._held, self._credentials):
             if source and source.refresh_token and digest(source.refresh_token) not in self._spent:
@@ -471,12 +478,12 @@ class Tokens:
 
     @property
     def _next_digest(self) -> str:
-        """The digest of the refresh token that is sent next; empty without one."""
+        """The digest of the refresh token that is sent next; empty if there is none."""
         source = self._next_source
         return digest(source.refresh_token) if source and source.refresh_token else ""
 
     def _log_in(self, sender: TokenSender) -> StoredToken:
-        """Obtain a new token with login and password, as claimant, and store it."""
+        """Obtain a new token with login and password, while holding the claim, and store it."""
         login = endpoints.first_token(self._credentials.login or "", self._credentials.password or "")
         try:
             record = sender.send(login)
@@ -496,11 +503,11 @@ class Tokens:
         return self._keep(record, None, sender)
 
     def _exchange(self, sender: TokenSender) -> StoredToken | str:
-        """Exchange the next refresh token, as claimant; store the new token, and the outcome in the claim.
+        """Exchange the next refresh token, while holding the claim; store the new token and the outcome.
 
         :return: the new token, or what to wait for if the refresh token is refused.
-        :raises _ResponseLost: if it is not known whether the service accepted it.
-        :raises WebCollectError: any other; the refresh token was not used up.
+        :raises _ResponseLost: if it is not known whether the service accepted the refresh token.
+        :raises WebCollectError: for any other error; the refresh token was not used up.
         """
         source = self._next_source
         refresh = endpoints.refresh_token((source and source.refresh_token) or "")
@@ -532,13 +539,13 @@ class Tokens:
     ) -> StoredToken:
         """Store a new token before it is used.
 
-        :param source: what has the refresh token that is used up, or stays in use if the response has no
-            other; None after a login.
+        :param source: the owner of the refresh token that was exchanged, which stays in use if the response
+            has no other; None after a login.
         """
         now, before = self._now(), self._next_digest if source else ""
         lineage = self._held.lineage if self._held else self._lineage
         successor = digest(record.refresh_token) if record.refresh_token else before
-        # a lineage that begins again comes after those that it replaces
+        # a lineage that begins again comes after the lineages that it replaces
         earlier = [digest for digest in self._spent if self._held or digest != lineage]
         spent = [
             digest for digest in dict.fromkeys((*earlier, lineage, before)) if digest not in {"", successor}
@@ -557,7 +564,7 @@ class Tokens:
         _unsaved[self._key] = token
 
         def write() -> None:
-            # when the claim has ended, another process may have stored a newer one
+            # after the end of the claim, another process may have stored a newer token
             if self._claim.is_valid() or token.is_newer_than(self._store.load()):
                 self._store.save(token)
 
@@ -575,7 +582,7 @@ class _ResponseLost(TokenUnavailable):
 
 
 def _issues_none(error: ServiceError) -> TokenUnavailable:
-    """Return the error for a gateway or a service in trouble, which says nothing about the credential."""
+    """Return the error for a failing gateway or service, whose response says nothing about the credential."""
     return TokenUnavailable(f"the service issues no token now: {error.message}", **error.facts)
 
 
