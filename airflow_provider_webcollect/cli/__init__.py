@@ -1,6 +1,6 @@
 """The command line, ``webcollect``, see ``docs/reference/command-line.md``.
 
-The modules import neither Airflow nor the client until a command needs it, so that help, and commands that
+The modules import neither Airflow nor requests until a command needs them, so that help, and commands that
 only read landings, start at once.
 """
 
@@ -16,7 +16,7 @@ def run() -> int:
     An interrupt while the modules are imported ends the process without a traceback, as a later interrupt
     does.
     """
-    # an interrupt that is ignored, as in a shell's background, stays so
+    # if interrupts are ignored, as in the background of a shell, they stay ignored
     by_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if by_default:
         signal.signal(signal.SIGINT, lambda signum, frame: os._exit(130))

@@ -1,4 +1,4 @@
-"""How a command reaches the service: an Airflow connection, or an address and environment variables."""
+"""How a command reaches the service: by an Airflow connection, or by a URL and environment variables."""
 
 from __future__ import annotations
 
@@ -38,19 +38,20 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
-#: The environment variables of a connection without Airflow are this prefix and the name of an extra.
+#: Prefix of the environment variables that make up a connection without Airflow. After it comes ``URL``,
+#: ``USERNAME``, ``PASSWORD`` or the name of an extra, in capitals.
 PREFIX = "WEBCOLLECT_"
-#: Keys of a context's ``meta`` under which :func:`connect` keeps people's names for the fields of the
-#: connection that errors name, and, without Airflow, an explanation of what the connection is.
+#: Keys of a context's ``meta`` under which :func:`connect` keeps names that users know for the connection's
+#: fields, for errors, and, without Airflow, an explanation of what the connection is.
 FIELD_NAMES, HINT = "webcollect.field_names", "webcollect.hint"
 #: The environment variable that names the file of collection tasks, if there is no ``--collection-tasks``;
-#: without both, the file is Airflow's. A context's ``meta`` has the file under the same name.
+#: without both, the file is Airflow's. A context's ``meta`` has the file's path under the same key.
 TASKS_FILE = f"{PREFIX}COLLECTION_TASKS"
 #: The key of a context's ``meta`` under which :func:`resolve_tasks` keeps the hint for a task that the
-#: service does not know; empty unless the task may be a name and there is no file of names.
+#: service does not know; it is empty unless the task may be given by name and there is no file of names.
 NO_NAME = "webcollect.no_name"
-#: The key under which :func:`resolve_tasks` keeps :func:`called`, for errors, which are shown after the
-#: command has ended.
+#: The key of a context's ``meta`` under which :func:`resolve_tasks` keeps :func:`called`, since errors are
+#: shown after the command has ended.
 CALLED = "webcollect.called"
 DEFAULT_CONN_ID = "webcollect_default"
 #: Seconds after which a command that a person waits for gives up on a service that cannot be reached.
@@ -59,10 +60,10 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class ServiceAccess:
-    """A way to the service.
+    """The access of a command to the service.
 
-    :ivar context: for clients of the service.
-    :ivar store: where the processes that use the connection share its token.
+    :ivar context: the context for clients of the service.
+    :ivar store: the store in which the processes that use the connection share its token.
     """
 
     connection: WebCollectConnection
@@ -70,9 +71,9 @@ class ServiceAccess:
     store: TokenStore
 
     def client(self, stop: Stop | None = None) -> Client:
-        """Return a client, once the service takes connections.
+        """Return a client, once the service accepts connections.
 
-        :raises ServiceUnreachable: if it does not.
+        :raises ServiceUnreachable: if the service does not accept any.
         """
         client = Client(self.context, stop=stop)
         client.reach()
@@ -86,7 +87,7 @@ def connection_options(command: F) -> F:
         envvar=f"{PREFIX}URL",
         show_envvar=True,
         metavar="URL",
-        is_eager=True,  # both options are known before a name is looked up
+        is_eager=True,  # so that both options are known before a task's name is looked up
         help=f"The service's base URL, without Airflow. Credentials are environment variables, such as "
         f"{PREFIX}USERNAME and {PREFIX}PASSWORD.",
     )
@@ -102,9 +103,9 @@ def connection_options(command: F) -> F:
 def collection_tasks() -> CollectionTasks | None:
     """Return the entries of the file of collection tasks; None if the command has no file.
 
-    :raises InvalidArgument: if the file is wrong.
-    :raises ExtraMissing: if it is Airflow's file, and Airflow is not installed.
-    :raises ConnectionIncomplete: likewise, if Airflow cannot start.
+    :raises InvalidArgument: if the file is invalid.
+    :raises ExtraMissing: if Airflow's file is needed, and Airflow is not installed.
+    :raises ConnectionIncomplete: if Airflow's file is needed, and Airflow cannot start.
     """
     from airflow_provider_webcollect.collection_tasks import OPTION, configured, read_collection_tasks
 
@@ -122,11 +123,12 @@ def collection_tasks() -> CollectionTasks | None:
 
 
 def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str | Sequence[str]) -> Any:
-    """Return the id, or each id once, of tasks that are given by id or by a name in the file.
+    """Return the ids of tasks that are given by id or by a name in the file, each once.
 
-    It is the callback of all arguments and options that name tasks.
+    This is the callback of all arguments and options that name tasks.
 
-    :raises InvalidArgument: if a text is empty, or is neither a UUID nor in the file, and there is a file.
+    :param keys: a list of ids and names; or one of them as text, whose id is then returned as text.
+    :raises InvalidArgument: if a text is empty, or if there is a file and a text is neither a UUID nor in it.
     """
     from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, hint_at_names, task_of
 
@@ -146,13 +148,14 @@ def resolve_tasks(context: click.Context, parameter: click.Parameter, keys: str 
 def lines_of(data: bytes, parameter: click.Parameter, file: str) -> list[str]:
     """Return the lines of a file.
 
-    :param parameter: which names the file, for errors.
+    :param parameter: the parameter that names the file, for errors.
+    :param file: the name of the file, for errors.
     """
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidArgument(str(parameter.name), file, f"it must be UTF-8 ({error.reason})") from None
-    # not `splitlines`, for which form feeds and others end a line too
+    # not `splitlines`, which also ends a line at a form feed and at other characters
     return [line.rstrip("\r\n") for line in io.StringIO(text)]
 
 
@@ -183,7 +186,7 @@ names_option = click.option(
     metavar="FILE",
     callback=lambda context, _, path: context.meta.update({TASKS_FILE: path}),
     expose_value=False,
-    is_eager=True,  # the file is known before a name is looked up
+    is_eager=True,  # so that the file is known before a task's name is looked up
     help="The file with the names of collection tasks; by default Airflow's file.",
 )
 
@@ -191,7 +194,10 @@ names_option = click.option(
 def task_argument(*name: str, **attributes: Any) -> Callable[[F], F]:
     """Return a decorator that adds an argument for tasks, and :data:`names_option`.
 
-    :param name: as of a ``click.argument``, like the attributes. An argument for several tasks takes ``-``.
+    An argument for several tasks takes ``-`` for the ids on standard input.
+
+    :param name: names of the argument, as for ``click.argument``.
+    :param attributes: attributes of the argument, as for ``click.argument``.
     """
     callback = _tasks_of if attributes.get("nargs") == -1 else resolve_tasks
     argument = click.argument(*name, callback=callback, **attributes)
@@ -205,7 +211,7 @@ def called(task_ids: Sequence[str]) -> list[str]:
 
 
 def task_names(ids: Iterable[str]) -> dict[str, str]:
-    """Return the names that the file has for tasks, by id; if the file is wrong, a message says so."""
+    """Return the names that the file has for tasks, by id; if it is invalid, a message says so."""
     try:
         tasks = collection_tasks()
     except InvalidArgument as error:
@@ -224,7 +230,7 @@ storage_option = click.option(
 
 
 def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument LANDING and its connection; the command gets ``location`` for them."""
+    """Add the argument LANDING and the option for its connection; the command gets their ``location``."""
 
     @functools.wraps(command)
     def located(landing: str, object_storage_conn_id: str | None, **given: Any) -> Any:
@@ -236,14 +242,14 @@ def at_landing(command: Callable[..., Any]) -> Callable[..., Any]:
 def parse_landing(
     path: str, conn_id: str | None, table_format: TableFormat | None = None, *, is_landed: bool = True
 ) -> Location:
-    """Return where a landing is.
+    """Return the location of a landing.
 
     :param path: the path, which may also begin with ``./`` or ``../``; with a connection, it may be the name
         of an Iceberg table.
-    :param conn_id: the Airflow connection of the storage; None for the one in ``path``.
-    :param table_format: of a table to land in.
+    :param conn_id: the Airflow connection of the storage; None for the connection in ``path``, if any.
+    :param table_format: the format of a table to land in; None for everything else.
     :param is_landed: whether the landing already exists; then its name shows whether it is an Iceberg table.
-    :raises InvalidArgument: if the path could mean a local folder or a bucket, or is wrong.
+    :raises InvalidArgument: if the path is invalid, or could mean either a local folder or a bucket.
     """
     if table_format == "iceberg":
         return Location.parse("landing", path, conn_id=conn_id, table_format=table_format)
@@ -261,9 +267,9 @@ def parse_landing(
 def open_location(location: Location, *, is_landed: bool = True) -> Folder:
     """Return the folder of a landing; without a connection, Airflow is not needed.
 
-    :param is_landed: whether the landing already exists; if not, an Iceberg table to land in is created.
-    :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
-    :raises NothingLanded: if it names an Iceberg table that does not exist.
+    :param is_landed: whether the landing already exists; if not, an Iceberg table is created for it.
+    :raises InvalidArgument: if Airflow does not have the connection, or cannot use it.
+    :raises NothingLanded: if the location is an Iceberg table that should exist but does not.
     """
     if location.conn_id is not None or location.kind == "iceberg":
         use_airflow()
@@ -272,7 +278,7 @@ def open_location(location: Location, *, is_landed: bool = True) -> Folder:
 
 
 def shown_place(location: Location) -> str:
-    """Return the place of a landing as ``landing verify`` takes it."""
+    """Return the location of a landing as text that ``landing verify`` takes."""
     is_local = location.scheme in {"file", "local"} and location.kind != "iceberg"
     return location.key if is_local else location.uri
 
@@ -283,10 +289,10 @@ def connect(conn_id: str | None, url: str | None, *, patient: bool = False) -> S
     :param patient: whether the command may take long, so that it keeps trying if the service cannot be
         reached.
     :raises UsageError: if both options are given, or the URL has no scheme.
-    :raises ExtraMissing: if Airflow is not installed.
-    :raises ConnectionIncomplete: if Airflow cannot start, or has no such connection, or the connection has no
-        host.
-    :raises InvalidArgument: naming the field, if a field of the connection is invalid.
+    :raises ExtraMissing: if Airflow is needed, and is not installed.
+    :raises ConnectionIncomplete: if Airflow cannot start or does not have the connection, or if the
+        connection has no host.
+    :raises InvalidArgument: if a field of the connection is invalid; the error names the field.
     """
     context = click.get_current_context()
     is_option = context.get_parameter_source("url") is ParameterSource.COMMANDLINE
@@ -319,9 +325,10 @@ def _field_names(host: str, extra: Callable[[str], str]) -> dict[str, str]:
 
 
 def use_airflow() -> None:
-    """Let Airflow look in its database and its secrets backends, as in its own commands.
+    """Make Airflow look up connections in its database and its secrets backends, as its own commands do.
 
-    Without the variable, Airflow treats this process as a task's, and looks in neither.
+    Without the environment variable that is set here, Airflow treats this process as a task's process, and
+    looks in neither.
     """
     os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
     try:
@@ -336,12 +343,12 @@ def use_airflow() -> None:
             f"Airflow cannot start with its configuration ({type(error).__name__}); --url works without it"
         ) from None
     log_to_stderr()
-    # it logs the traceback of a database that cannot be read; the command's own error says it in a sentence
+    # Airflow logs a traceback if its database cannot be read; the command's own error says so in one sentence
     logging.getLogger("airflow.models.variable").setLevel(logging.CRITICAL)
 
 
 def _said_by_airflow(error: Exception) -> str:
-    """Return the text of an error of Airflow in one line; errors of its database have many lines."""
+    """Return the message of an Airflow error on one line; errors of its database have many lines."""
     from sqlalchemy.exc import SQLAlchemyError
 
     message = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
@@ -352,9 +359,10 @@ def _said_by_airflow(error: Exception) -> str:
 
 @contextlib.contextmanager
 def from_airflow(conn_id: str, otherwise: str) -> Iterator[None]:
-    """Read a connection of Airflow in the block.
+    """Start Airflow for a block that reads a connection, and report the block's errors.
 
-    :param otherwise: the option that works without Airflow.
+    :param conn_id: the connection that the block reads, for errors.
+    :param otherwise: the option that works without Airflow, for errors.
     :raises ConnectionIncomplete: if Airflow has no such connection, or cannot start.
     :raises ExtraMissing: if Airflow is not installed.
     """
@@ -363,7 +371,7 @@ def from_airflow(conn_id: str, otherwise: str) -> Iterator[None]:
         yield
     except WebCollectError:
         raise
-    except Exception as error:  # Airflow has several classes for it
+    except Exception as error:  # Airflow has several classes for a connection that it cannot provide
         raise ConnectionIncomplete(
             f"Airflow cannot provide the connection {conn_id}: {_said_by_airflow(error)}. Name another "
             f"connection, or use {otherwise}, which works without Airflow"
@@ -384,7 +392,7 @@ def _through_airflow(conn_id: str) -> ServiceAccess:
 
 
 def _require_database(conn_id: str) -> None:
-    """Raise :class:`ConnectionIncomplete` if Airflow's database, which keeps a token, cannot be read."""
+    """Raise :class:`ConnectionIncomplete` if Airflow's database, which keeps the token, cannot be read."""
     from airflow.models import Variable
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -411,7 +419,7 @@ def _without_airflow(url: str, origin: str) -> ServiceAccess:
     extras = {field.name: os.environ.get(f"{PREFIX}{field.name.upper()}") for field in FIELDS}
     connection = read_connection(fields, extras, origin)
     name = connection.credentials.lineage_at(connection.settings.base_url)
-    # a refresh token works once: without its successor, the next command would be locked out
+    # a refresh token works once: if its successor were not stored, the next command would have no valid one
     state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     folder = state / "webcollect"
     if connection.credentials.can_renew_tokens:

@@ -107,10 +107,10 @@ def init(
 
 
 def _refuse_existing(place: Path) -> None:
-    """Raise :class:`.InvalidArgument` if a folder has one of the files, or a DAG with the same id."""
+    """Raise :class:`.InvalidArgument` if a folder already has one of the files, or a DAG with the same id."""
     taken = [name for name in (TASKS, DAG) if (place / name).exists()]
     for path in sorted(place.glob("*.py")):
-        # not all are files: an editor's lock is a link to nothing
+        # not every match is a file that can be read: an editor's lock is a dangling link
         with contextlib.suppress(OSError):
             if _DAG_OF_THE_NAME.search(path.read_text("utf-8", errors="replace")):
                 taken.append(f"a DAG `collect` in {path.name}")
@@ -119,7 +119,7 @@ def _refuse_existing(place: Path) -> None:
 
 
 def _refuse_equal_names(task_ids: Iterable[str]) -> None:
-    """Refuse two ids that would be one id, or table, in the DAG."""
+    """Raise :class:`.InvalidArgument` if two tasks would have the same id, or the same table, in the DAG."""
     from airflow_provider_webcollect.collection_tasks import table_name
 
     named: dict[str, str] = {}
@@ -133,7 +133,7 @@ def _refuse_equal_names(task_ids: Iterable[str]) -> None:
 
 
 def _refuse_wrong(url: str) -> None:
-    """Raise :class:`.InvalidArgument` if a URL cannot be the service's; it may contain secrets."""
+    """Raise :class:`.InvalidArgument` if a URL cannot be the service's; its secrets are not shown."""
     try:
         Settings(base_url=url)
     except InvalidArgument as error:
@@ -141,7 +141,7 @@ def _refuse_wrong(url: str) -> None:
 
 
 def _checked(destination: str | None) -> str:
-    """Return the destination of all tasks, if it has a folder of its own for each of them."""
+    """Return the destination of all tasks; raise :class:`.InvalidArgument` if they would share a folder."""
     from airflow_provider_webcollect.collection_tasks import CollectionTask, filled
 
     text = destination or f"file://{Path.cwd()}/landed/{{name}}"
@@ -153,7 +153,7 @@ def _checked(destination: str | None) -> str:
 
 
 def _asked() -> tuple[str | None, str | None]:
-    """Ask for the connection; return its id, or the service's URL."""
+    """Ask for the connection, and return its id and None, or None and the service's URL."""
     answer = click.prompt("Airflow connection, or the service's URL", default=DEFAULT_CONN_ID, err=True)
     if "://" not in answer:
         return answer, None

@@ -65,7 +65,7 @@ COLUMNS = ("column", "rows", "filled", "numbers", "booleans", "lists", "shortest
 RUNS = ("run", "finished_at", "rows")
 LEFTOVERS = ("name", "bytes", "modified")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-#: Which rows a command reads; both are arguments of the methods of :class:`.LandedData`.
+#: The options that choose which rows a command reads; methods of :class:`.LandedData` take their values.
 _new_only_option = click.option("--new-only", is_flag=True, help="Only the rows that the last run has added.")
 _since_option = click.option(
     "--since",
@@ -81,7 +81,7 @@ _raw_option = click.option(
 
 
 def _decoded_json(context: click.Context, option: click.Parameter, value: str | None) -> Any:
-    """Return a JSON value, which the landing checks."""
+    """Return the decoded JSON value of an option; the landing checks the value."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -165,7 +165,7 @@ def land(
     stop = Stop()
     location = parse_landing(landing, object_storage_conn_id, table_format, is_landed=False)
     if lotno is not None:
-        # an empty one would be the whole history
+        # an empty batch number would mean the whole history
         lotno = arguments.text("lotno", lotno)
     chosen = LandOptions.parse(options, lotno=lotno, table_format=table_format)
     source = Source(collection_task_id=task_id, lotno=lotno)
@@ -209,13 +209,16 @@ def land(
 
 
 def _called(source: Source) -> str:
-    """Return a source as messages name it: its task has a name if the file of collection tasks has one."""
+    """Return a source as messages name it, with the task's name if the file of collection tasks has one."""
     (task,) = called([source.collection_task_id])
     return str(msgspec.structs.replace(source, collection_task_id=task))
 
 
 def _run_of(folder: Folder, run_id: str | None) -> tuple[Run, datetime.datetime | None]:
-    """Return a command's run, and the time when it began; None if an earlier command may have begun it."""
+    """Return a command's run and the time when it began.
+
+    The time is None if an earlier command may have begun the run.
+    """
     if run_id is not None:
         return _run(arguments.text("run_id", run_id)), None
     if unfinished := _unfinished_run(folder):
@@ -229,9 +232,9 @@ def _run(run_id: str) -> Run:
 
 
 def _unfinished_run(folder: Folder) -> Run | None:
-    """Return the run of the last command that has not ended here, so that this one resumes it.
+    """Return the newest unfinished run of a command in a folder, which this command resumes.
 
-    What a run has staged after its commit is read again by the next one.
+    Rows that a run has staged after its commit are not resumed: the next run reads them again.
     """
     commits = CommitLog(folder)
     state = commits.read()
@@ -246,7 +249,7 @@ def _unfinished_run(folder: Folder) -> Run | None:
 
 
 def _until_interrupted(job: Job, stop: Stop) -> Landed:
-    """Land the rows; an interrupt ends the landing where the next command can resume it."""
+    """Land the rows; an interrupt ends the landing at a point from which the next command can resume it."""
 
     def end() -> None:
         stop.set()
@@ -256,7 +259,7 @@ def _until_interrupted(job: Job, stop: Stop) -> Landed:
         landing = in_background(lambda: run_job(job), "webcollect-land")
         first_done([landing])
     try:
-        return landing.result()  # also after an interrupt, if all was committed already
+        return landing.result()  # even after an interrupt, if everything was committed already
     except Stopped as stopped:
         raise KeyboardInterrupt from stopped
 
@@ -295,7 +298,7 @@ def verify(location: Location, output: str) -> None:
 
 
 def _apart(manifest: Manifest) -> dict[str, Any]:
-    """Return the numbers of quarantined rows, of their commits, and of discarded rows; None for none."""
+    """Return how many rows are quarantined, in which commits, and how many were discarded; None for none."""
     discarded = sum(apart.rows for apart in manifest.set_apart if apart.kind == "discarded")
     return {**_quarantined(manifest.quarantined), "discarded_rows": discarded or None}
 
@@ -426,7 +429,7 @@ def discard(location: Location, commit: int | None, yes: bool, output: str) -> N
 
 
 def _show_evidence(apart: SetApart) -> None:
-    """Show on standard error which rows the decision is about, and which checks they have failed."""
+    """Write to standard error which rows the decision is about, and which checks they did not pass."""
     tell(f"Commit {apart.commit} has quarantined {counted(apart.rows, 'row')} of run {apart.run.run_id}:")
     for outcome in apart.checks:
         tell(f"  {outcome}")
@@ -493,7 +496,7 @@ def cat(
     landed = read_landing(open_location(location), quarantined=quarantined, raw=raw)
     if output == "csv":
         table = landed.to_arrow(new_only, since=since)
-        # as Arrow writes values, such as 0.0000001 and true
+        # the texts are Arrow's, such as 0.0000001 and true
         texts = zip(*(column.cast("string").to_pylist() for column in table.columns), strict=True)
         rows = [dict(zip(table.column_names, row, strict=True)) for row in texts]
         show(rows, output, table.column_names, exactly=True)
@@ -538,7 +541,7 @@ def types(location: Location, share: float) -> None:
 
 
 def _as_yaml(entry: dict[str, Any]) -> str:
-    """Return a key and its value on one line; characters that YAML does not have are escaped."""
+    """Return a key and its value on one line; characters that YAML does not allow are escaped."""
     text = json.dumps(entry, ensure_ascii=False)
     return (text if text.isprintable() else json.dumps(entry))[1:-1]
 
@@ -574,7 +577,7 @@ def _show_relation(relation: DuckDBPyRelation | None, output: str) -> None:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Return names of columns, with a number after each repeated name, which a join may have."""
+    """Return column names, with a number after each repeated one; the columns of a join may repeat names."""
     unique: list[str] = []
     for name in names:
         numbered = (f"{name}_{number}" for number in itertools.count(2))

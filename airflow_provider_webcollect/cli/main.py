@@ -51,9 +51,9 @@ def sandbox(options: tuple[str, ...]) -> int:
     return main(options, "webcollect sandbox")
 
 
-#: A task in messages that do not know its name.
+#: A task in a message that gives only its id.
 _ID = re.compile(r"\btask ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b")
-#: Exit codes besides 0 and the code of an interrupt; click's own code for wrong usage is 2 too.
+#: Exit codes besides 0 and the code of an interrupt; click's own code for wrong usage is also 2.
 NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 
 
@@ -86,7 +86,8 @@ landing.add_command(dbt_source)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; errors are written to standard error.
 
-    :param arguments: the arguments of the command line, without the program; None for this process's.
+    :param arguments: the arguments of the command line, without the program's name; None for the arguments
+        of this process.
     """
     if sys.stderr is None:
         sys.stderr = io.StringIO()
@@ -141,7 +142,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _called(words: Sequence[str]) -> click.Command:
-    """Return the command that a command line calls, from its words; groups have no options with values."""
+    """Return the command that a command line calls.
+
+    The words are enough: groups have no options with values, which could be taken for names of commands.
+    """
     command: click.Command = webcollect
     for word in words:
         if isinstance(command, click.Group):
@@ -150,11 +154,12 @@ def _called(words: Sequence[str]) -> click.Command:
 
 
 def _said(error: Exception, context: click.Context, command: click.Command) -> str:
-    """Return an error's message, with arguments named as a person types them."""
+    """Return an error's message, with arguments named as they are typed on the command line."""
     if not isinstance(error, InvalidArgument):
         has_raw = any(parameter.name == "raw" for parameter in command.params)
         more = "; --raw shows the texts" if has_raw and isinstance(error, CastFailed) else ""
-        # only these, as messages also have columns in backticks, whose names a web site chooses
+        # only the options that the error names: messages also have names of columns in backticks, and a web
+        # site, which chooses these, may choose the name of an option
         options = error.options if isinstance(error, FormatChanged) else ()
         said = _names_as_typed(str(error), [each for each in command.params if each.name in options])
         return _options_as_typed(f"{said}{more}", command)
@@ -170,7 +175,7 @@ def _said(error: Exception, context: click.Context, command: click.Command) -> s
 
 
 def _with_names(said: str, context: click.Context) -> str:
-    """Return a message in which tasks have their names, if the file of collection tasks has them."""
+    """Return a message in which tasks have the names that the file of collection tasks gives them."""
     ids = _ID.findall(said)
     if not ids or CALLED not in context.meta:
         return said
@@ -201,13 +206,13 @@ def _typed(parameter: click.Parameter) -> str:
 
 
 def _drop(*streams: TextIO) -> None:
-    """Drop what is still to be written, so that writing it does not fail again at the exit."""
+    """Discard output that is still buffered, so that writing it does not fail again at exit."""
     for stream in streams:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _exit_code(error: Exception) -> int | None:
-    """Return the exit code for an error that a user can do something about; None for any other."""
+    """Return the exit code for an error that a user can do something about; None for any other error."""
     match error:
         case NothingLanded() | LandingDamaged():
             return NO

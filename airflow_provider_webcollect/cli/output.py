@@ -32,12 +32,12 @@ INTERRUPTED = 130
 _SHOW_CURSOR = b"\x1b[?25h"
 #: Characters between two columns of a table.
 _GAP = 2
-#: The columns whose texts may be broken between words, and their minimum width.
+#: The columns whose texts may be wrapped between words, and the minimum width of these columns.
 _WRAPPED = {"name"}
 _NARROW_TEXT = 20
 #: Maximum number of rows of a table on a terminal.
 _MOST_ROWS = 20
-#: The columns of numbers that are shares of 1.
+#: The columns whose numbers are shares of 1, which tables show as percentages.
 _SHARES = {"succeeded", "filled"}
 #: Characters that may not be printable everywhere.
 _UNUSUAL = re.compile(r"[^\x20-\x7e\n]")
@@ -54,9 +54,10 @@ output_option = click.option(
 
 
 def declared_option(declaration: Any, argument: str, *names: str, **more: Any) -> Callable[[F], F]:
-    """Return an option for an argument, with the words or type, the default and the help of its declaration.
+    """Return an option for an argument, with the choices or type, default and help of its declaration.
 
-    :param declaration: the function of an endpoint, or the struct of options or of an entry.
+    :param declaration: what declares the argument: an endpoint's function, or a struct of options or of an
+        entry.
     :param names: names of the option; by default the name of the argument.
     :param more: other settings of ``click.option``, or settings that replace the declared ones.
     """
@@ -82,9 +83,10 @@ def declared_options(
 ) -> Callable[[F], Any]:
     """Return a decorator that adds an option for each field of a struct of options.
 
-    The command gets ``options``, a dict with those that are given.
+    The command gets ``options``, a dict of the options that are given.
 
-    :param differences: the options that differ from their declarations: their names, and other settings.
+    :param differences: for options that differ from their declarations, by field: their names, and other
+        settings.
     """
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -113,14 +115,14 @@ def show(
     exactly: bool = False,
     whole: bool = False,
 ) -> None:
-    """Print rows to standard output; a table on a terminal has the first of them.
+    """Print rows to standard output; a table on a terminal has only the first rows.
 
     :param output: ``table``, ``json`` (an array of objects) or ``csv`` (with a header).
     :param columns: the keys of the rows, in order; by default the keys of the first row.
     :param exactly: whether times are shown in full, and a table has all columns under their own names;
         otherwise it leaves out columns without a value.
-    :param whole: whether a terminal too gets all rows, such as the results of a change, which cannot be shown
-        again.
+    :param whole: whether a table on a terminal has all rows, too; for results that cannot be shown again,
+        such as those of a change.
     """
     columns = columns or [*next(iter(rows), ())]
     if output == "json":
@@ -148,7 +150,10 @@ def show(
 
 
 class _Lines:
-    """Takes the lines of a CSV writer, which quotes only the characters of its own line ends."""
+    """The output of a CSV writer, with line feeds as line ends.
+
+    The writer itself ends lines with CRLF: it quotes a carriage return only if its own line end has one.
+    """
 
     def write(self, line: str) -> None:
         line = line.removesuffix("\r\n") + "\n"
@@ -167,7 +172,7 @@ def as_json(value: Any, *, text: Callable[[Any], str] = str, **form: Any) -> str
 
     Bytes are in Base64; infinity and "not a number", which JSON does not have, are null.
 
-    :param text: returns a value that is neither a number nor a text, such as a time, as a text.
+    :param text: function that converts other values, such as times, to text.
     :param form: arguments of :func:`json.dumps`.
     """
     plain = json.dumps(_plain(value, text), allow_nan=False, **{"ensure_ascii": False, **form})
@@ -199,7 +204,7 @@ def _print_record(row: Mapping[str, Any], columns: Sequence[str], exactly: bool)
 
 
 def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exactly: bool) -> None:
-    """Print a table whose lines fit into the terminal; if there is no room, the last columns are left out."""
+    """Print a table whose lines fit into the terminal; the last columns are left out if there is no room."""
     from rich.cells import cell_len
     from rich.table import Table
 
@@ -238,9 +243,9 @@ def _print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], exac
 
 @contextlib.contextmanager
 def progress(verb: str) -> Iterator[Callable[[int, int], object]]:
-    """Show a bar on a terminal; yield a function that takes the number of rows so far and of all rows.
+    """Show a progress bar on a terminal; yield a function that takes the number of rows so far and in total.
 
-    :param verb: the action on the rows, for the bar.
+    :param verb: the word before the bar, such as ``Loading``.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -261,12 +266,12 @@ def progress(verb: str) -> Iterator[Callable[[int, int], object]]:
 
 
 def _raise_broken_pipe() -> NoReturn:
-    # rich's own ends the process with exit code 1
+    # rich's own function would end the process with exit code 1
     raise BrokenPipeError
 
 
 def console(stderr: bool = False) -> Any:
-    """Return rich's console; outputs other than terminals get whole lines, however long."""
+    """Return a console of rich; outputs other than terminals get whole lines, however long they are."""
     from rich.console import Console
 
     made: Any = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
@@ -277,7 +282,7 @@ def console(stderr: bool = False) -> Any:
 
 
 def log_to_stderr() -> None:
-    """Send the log to standard error: Airflow would write it between the rows of a result."""
+    """Send the log to standard error: Airflow would write it to standard output, among a result's rows."""
     for handler in list(logging.root.handlers):
         if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
             logging.root.removeHandler(handler)
@@ -313,7 +318,10 @@ def printable(text: str, kept: str = "") -> str:
 
 
 def make_printable(record: logging.LogRecord) -> bool:
-    """Replace characters that would control the terminal in a log record: a filter, for any formatter."""
+    """Replace characters in a log record that would control the terminal.
+
+    This is a filter, so that it works with any formatter.
+    """
     if isinstance(record.msg, str):
         record.msg, record.args = printable(record.getMessage(), kept="\n"), None
     return True
@@ -361,8 +369,8 @@ def ask(question: str) -> None:
 def deferred_interrupt(on_first: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Defer an interrupt (Ctrl-C) until the block has ended; a second one ends the process at once.
 
-    :param on_first: called at the first one.
-    :raises KeyboardInterrupt: after the block, if there was one.
+    :param on_first: function that is called at the first interrupt.
+    :raises KeyboardInterrupt: after the block, if there was an interrupt.
     """
     interrupts: list[int] = []
 

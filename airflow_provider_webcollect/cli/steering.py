@@ -54,11 +54,11 @@ APP = ("app_name", "status", "namespace", "version", "missing_secrets")
 
 
 def _values(context: click.Context, parameter: click.Parameter, file: BinaryIO | None) -> list[str]:
-    """Return the lines of a file."""
+    """Return the lines of a file; none if there is no file."""
     if file is None:
         return []
     data = file.read()
-    if file is sys.stdin.buffer:  # that is still asked whether it is a terminal
+    if file is sys.stdin.buffer:  # stays open: the command still asks whether it is a terminal
         return lines_of(data, parameter, "-")
     file.close()
     return lines_of(data, parameter, file.name)
@@ -106,8 +106,8 @@ def _client_for(
 ) -> Client:
     """Return a client that sends the calls.
 
-    :param question: asked on the terminal first, unless ``yes`` is set.
-    :raises Exit: if nothing is sent: the calls of a dry run were shown, or the answer is no.
+    :param question: the question to ask on the terminal first, unless ``yes`` is set; empty for none.
+    :raises Exit: if nothing is sent, since the calls of a dry run were shown, or the answer is no.
     :raises UsageError: if there is no terminal for the question.
     """
     if dry_run:
@@ -131,7 +131,7 @@ def _show_calls(calls: Sequence[Call[Any]], output: str) -> None:
 
 
 def _deletion(ids: Sequence[object], what: str) -> str:
-    """Return the question before a deletion, with the first of the ids."""
+    """Return the question before a deletion, which names the first ids."""
     some = ", ".join(map(str, ids[:NAMED])) + (", …" if len(ids) > NAMED else "")
     return f"Delete {counted(len(ids), what)} ({some})?"
 
@@ -193,7 +193,7 @@ def copy(task_ids: list[str], group_id: tuple[int, ...], output: str, **sending:
 def _copy_each(
     client: Client, calls: Mapping[tuple[str, int | None], Call[CopiedTask]], output: str
 ) -> CopyResult:
-    """Copy tasks one after another and show the copies; an error of one task alone does not stop it.
+    """Copy tasks one after another and show the copies; an error of a single task does not stop the others.
 
     :param calls: the calls by the id of the task and the id of the group; None for the task's own group.
     """

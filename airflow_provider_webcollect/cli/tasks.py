@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 
-#: The days of analytics in which `status` looks for the account's tasks.
+#: Days of analytics in which `status` looks for the account's tasks; `analytics` shows as many by default.
 RECENT_DAYS = 30
 #: The columns of `status`, the most important first: a table without room leaves out the last ones.
 STATUS = ("task", "status", "name", "collected", "started", "ended", "sub_tasks", "runs", "next_run")
@@ -87,9 +87,9 @@ def status(task_ids: list[str], output: str, **where: Any) -> int:
 
 
 def _show_tasks(rows: Sequence[Mapping[str, Any]], output: str, columns: Sequence[str]) -> None:
-    """Show rows of tasks, with the names in the file or, if it has none, in the service.
+    """Show rows of tasks with their names in the file; a task that it does not name has the service's name.
 
-    If the file names all of them, a narrow table leaves out the ids: commands take the names.
+    If the file names all tasks, ids come later, so that a narrow table leaves them out: commands take names.
     """
     names = task_names(row["task"] for row in rows)
     if output == "table" and all(row["task"] in names for row in rows):
@@ -105,12 +105,12 @@ def status_row(task_id: str, status: TaskStatus | None, name: str | None = None)
 
 
 def _collected(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with ``rows`` under the name ``collected``, since duplicates count."""
+    """Return facts with ``rows`` under the name ``collected``, since the number includes duplicates."""
     return {"collected" if name == "rows" else name: value for name, value in facts.items()}
 
 
 def _recent_tasks(client: Any) -> dict[str, str | None]:
-    """Return the names of the account's tasks by id."""
+    """Return the names, by id, of the account's tasks in the latest analytics."""
     today = datetime.datetime.now(datetime.UTC).date()
     rows = all_analytics(client, start=today - datetime.timedelta(days=RECENT_DAYS), end=today)
     return AnalyticsRow.names(rows)
@@ -236,7 +236,7 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
 
 
 log = logging.getLogger(__name__)
-#: Seconds after which a task that the service leaves out, or that is not started, is no longer followed.
+#: Seconds after which `follow` gives up on a task that the service does not show, or that is not started.
 MISSING_TIMEOUT = 60.0
 
 
@@ -358,7 +358,7 @@ def read(task_id: str, lotno: str | None, rows: int | None, offset: int, **where
     try:
         with connect(**where, patient=True).client() as client:
             for page in _pages(client, task_id, lotno, offset, rows):
-                # a whole page, so that the cursor is right also after an interrupt
+                # an interrupt waits until the whole page is written, so that the cursor is right
                 with deferred_interrupt():
                     write(b"".join(bytes(row) + b"\n" for row in page.rows))
                     sys.stdout.buffer.flush()

@@ -175,9 +175,9 @@ def _dbt_table(landed: LandedData, dataset: str, name: str, file: CollectionTask
     query = f"select max(inserted_at) from {dataset}._dlt_loads where schema_name = '{schema}'"  # noqa: S608  # names are checked
     return {
         "name": name,
-        # dbt would take them for Jinja
+        # dbt would take these pairs of characters for Jinja
         "description": re.sub(r"\{(?=[{%#])", "{ ", "; ".join(filter(None, words))),
-        # in `config`, dbt 1.10 would warn that it is missing
+        # not in `config`, where dbt 1.10 would not find it and warn
         "loaded_at_query": query,
         "config": {"freshness": _FRESHNESS},
         "columns": [{"name": column, "data_type": kind} for column, kind in _dbt_columns(landed)],

@@ -1,4 +1,4 @@
-"""A local stand-in for the web data collection service: for demos, tests and your own DAG tests.
+"""A local stand-in for the web data collection service, for demos, tests and your own DAG tests.
 
 Importing this package is cheap: the web server is imported when :class:`Sandbox` is first used.
 """

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 DEFAULT_PORT = 8155
 CONN_ID = "webcollect_default"
 
-#: Defaults of the command line, for trying things out: a run takes seconds.
+#: The defaults of the command line are for trying things out: a run takes seconds.
 DEFAULTS = Settings(speed=60.0)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors control no terminal."""
+    """A parser whose error messages cannot control the terminal."""
 
     def error(self, message: str) -> NoReturn:
         super().error(
@@ -36,9 +36,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def make_parser(program: str) -> argparse.ArgumentParser:
-    """Return the parser: options of the server, and one option for each setting.
+    """Return the parser, with the server's options and one option for each setting.
 
-    :param program: how the program is called.
+    :param program: name of the program in help and error messages.
     """
     parser = Parser(prog=program, description="A local stand-in for the web data collection service.")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
@@ -62,8 +62,8 @@ def make_parser(program: str) -> argparse.ArgumentParser:
 def welcome(url: str, datahub_url: str, settings: Settings) -> str:
     """Return the text shown at the start: commands to paste, ids of tasks, and the speed.
 
-    The commands are on separate lines, quoted for a POSIX shell. They contain login and password, which every
-    sandbox accepts: a refresh token works once, and only with the sandbox that issued it.
+    The commands are on separate lines, quoted for a POSIX shell. They contain the user name and password,
+    which every sandbox accepts, since a refresh token works once, and only in the sandbox that issued it.
     """
     connection = json.dumps(
         {
@@ -114,13 +114,13 @@ def main(
         with sandbox:
             print(welcome(sandbox.url, sandbox.datahub_url, settings), flush=True)
             if ready_file:
-                # whoever waits for the file must not read half of it
+                # a process that waits for the file must not read an incomplete one
                 unfinished = ready_file.with_name(f"{ready_file.name}.unfinished")
                 unfinished.write_text(sandbox.url)
                 unfinished.replace(ready_file)
             signal.sigwait({signal.SIGINT, signal.SIGTERM})
     except (ImportError, ValueError, OSError) as error:
-        # the caller continues, and its processes inherit which signals are blocked
+        # a caller in this process may continue, and its child processes would inherit the blocked signals
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         parser.error(str(error))
     return 0

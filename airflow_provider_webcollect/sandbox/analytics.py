@@ -1,4 +1,4 @@
-"""Made-up rows of analytics: what tasks have collected, on each day, in each week or month."""
+"""Made-up analytics rows: what each task collected per day, week or month."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METRICS = ("dataVolumeMetrics", "executionMetrics", "resourceUsageMetrics")
 
 
 def months_back(day: date, months: int) -> date:
-    """The same day some months earlier, or that month's last day."""
+    """Return the same day some months earlier, or the last day of that month if it is shorter."""
     year, month = divmod(day.year * 12 + day.month - 1 - months, 12)
     following = date(year + (month + 1) // 12, (month + 1) % 12 + 1, 1)
     return min(date(year, month + 1, 1) + timedelta(days=day.day - 1), following - timedelta(days=1))
@@ -25,9 +25,9 @@ def months_back(day: date, months: int) -> date:
 def records(
     seed: int, tasks: Iterable[Task], start: date, end: date, granularity: str, methods: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """Made-up analytics rows of the contract, by bucket, then task, then collection method.
+    """Return made-up analytics rows as in the contract, ordered by period, task and collection method.
 
-    :param granularity: ``Day``, ``Week`` or ``Month``.
+    :param granularity: length of a period: ``Day``, ``Week`` or ``Month``.
     :param methods: ``Cloud``, ``Local`` or both.
     """
     days = [start + timedelta(days=offset) for offset in range((end - start).days + 1)]

@@ -1,7 +1,7 @@
-"""Controlling a sandbox from a test, over HTTP, so that the sandbox may run in another process.
+"""Control a sandbox from a test, over HTTP, so that the sandbox may run in another process.
 
-A command is a method of :class:`Control`: a call sends its arguments under ``/_sandbox/``, and its body is
-what :func:`run_command` runs in the sandbox.
+Each command is a method of :class:`Control`. A call sends the arguments to a path below ``/_sandbox/``, and
+:func:`run_command` runs the method's body in the sandbox.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX = "/_sandbox/"
 P = ParamSpec("P")
 R = TypeVar("R")
 
-#: The function that the sandbox runs for each command.
+#: The function that the sandbox runs for each command, by the command's name.
 _COMMANDS: dict[str, Callable[..., object]] = {}
 _parameters = lru_cache(Parameters)
 
@@ -43,7 +43,7 @@ class SandboxError(ValueError):
 
 
 def _command(method: Callable[Concatenate[Control, P], R]) -> Callable[Concatenate[Control, P], R]:
-    """Make a method a command: a call sends its arguments, and the sandbox runs the method with them."""
+    """Turn a method into a command: a call sends the arguments, and the sandbox runs the method with them."""
     name = method.__name__
     signature = inspect.signature(method, eval_str=True)
     _COMMANDS[name] = method
@@ -59,12 +59,14 @@ def _command(method: Callable[Concatenate[Control, P], R]) -> Callable[Concatena
 
 
 class Control:
-    """Controls a running sandbox. Its requests need no credentials, have no rate limit and are not logged.
+    """A client that controls a running sandbox.
+
+    Its requests need no credentials, have no rate limit and are not logged.
 
     :param url: the sandbox's address, ``http://host:port``.
     """
 
-    #: In the sandbox, where the commands run: its state.
+    #: The sandbox's state, which only the sandbox itself sets: the commands run there.
     _state: State
 
     def __init__(self, url: str) -> None:
@@ -87,19 +89,19 @@ class Control:
 
         Without ``lots`` and ``state`` the task has never run and has no rows yet.
 
-        :param task_id: by default generated from the seed.
-        :param name: default: ``Task`` and a number.
-        :param rows: the number of rows that each run collects, or the rows themselves; default: loop items
-            times ``rows_per_item``.
+        :param task_id: id of the task; by default generated from the seed.
+        :param name: name of the task; by default ``Task`` and a number.
+        :param rows: the number of rows that each run collects, or the rows themselves. By default all rows of
+            the table in the setting ``data``; without a table, loop items times ``rows_per_item``.
         :param subtasks: number of sub-tasks; by default from the settings.
-        :param group_id: created if it does not exist; default 1.
+        :param group_id: id of the task's group, which is created if it does not exist; by default 1.
         :param state: ``Finished``: the task has run (once, unless ``lots`` is given); ``Waiting``,
-            ``Extracting``, ``Stopped``: a run is in that state now; any other word is only shown.
+            ``Extracting``, ``Stopped``: a run is in that state now; any other word: as :meth:`mark_state`.
         :param lots: number of rows of each finished batch, as a list; or the number of finished batches, with
             ``rows`` rows each.
-        :param fields: names of the rows' fields; the first is unique, the second is the loop item.
-        :param loop_items: values of its loop step.
-        :return: the same as :meth:`task`.
+        :param fields: names of the fields of made-up rows; the first is unique, the second is the loop item.
+        :param loop_items: values of the task's loop step; by default five demo values.
+        :return: the task's record, as :meth:`task` returns it.
         """
         world = self._state.world
         task = world.add_task(
@@ -111,9 +113,10 @@ class Control:
     def task(self, task_id: str) -> dict[str, Any]:
         """Return everything about a task.
 
-        :param task_id: the task.
-        :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never delayed),
-            ``executed_times``, ``exported``, ``rows``, ``urls``, ``fields``;
+        :param task_id: id of the task.
+        :return: ``task_id``, ``name``, ``owner``, ``group_id``, ``state`` (true status, never delayed, unless
+            :meth:`mark_state` has set a word), ``executed_times``, ``exported``, ``rows``, ``urls``,
+            ``fields``;
             ``runs``: ``lotno``, ``rows``, ``exported_rows``, ``exported``, ``status``, ``started_subtasks``,
             ``start``; ``subtasks``: ``subtask_id``, ``status``; ``actions``: ``action_id``, ``action_type``,
             ``name``, ``loop_type``, ``loop_items``, ``properties``.
@@ -122,7 +125,7 @@ class Control:
 
     @_command
     def tasks(self) -> list[dict[str, Any]]:
-        """Return all tasks, each as :meth:`task` does, including those of other users."""
+        """Return the records of all tasks, including other users' tasks, as :meth:`task` returns them."""
         now = self._state.clock.now()
         return [_task_record(task, now) for task in self._state.world.tasks.values()]
 
@@ -133,22 +136,22 @@ class Control:
 
     @_command
     def true_rows(self, task_id: str, lotno: str | None = None) -> list[dict[str, Any]]:
-        """Return the rows that a complete read of a task, or of one batch, returns now, in order.
+        """Return the rows that a complete read of a task, or of one batch, would return now, in order.
 
-        :param task_id: the task.
-        :param lotno: the batch; None for all batches.
+        :param task_id: id of the task.
+        :param lotno: number of the batch; None for all batches.
         """
         task = self._state.world.task(task_id)
         rows = segments(visible_rows(self._state, task, lotno), 0, self._state.blocks)
         text = b"[%b]" % b",".join(block.cut(first, end) for block, first, end in rows)
-        # sent as it is
+        # already JSON: the response has the text unchanged
         return cast("list[dict[str, Any]]", msgspec.Raw(text))
 
     @_command
     def stop_task(self, task_id: str) -> None:
         """Stop a task's run, as a user can in the service's own client.
 
-        :param task_id: the task.
+        :param task_id: id of the task.
         """
         self._state.world.task(task_id).stop(self._state.clock.now())
 
@@ -156,16 +159,16 @@ class Control:
     def start_task(self, task_id: str) -> None:
         """Start all sub-tasks of a task, as a user can in the service's own client.
 
-        :param task_id: the task.
+        :param task_id: id of the task.
         """
         task = self._state.world.task(task_id)
         self._state.world.start(task, task.subtask_ids)
 
     @_command
     def grow(self, task_id: str, rows: int) -> None:
-        """Add rows to a task's latest batch now, or remove its last ones.
+        """Add rows to a task's latest batch now, or remove the last rows of the batch.
 
-        :param task_id: the task.
+        :param task_id: id of the task.
         :param rows: the number of rows to add; a negative number removes rows.
         """
         task = self._state.world.task(task_id)
@@ -176,14 +179,14 @@ class Control:
 
     @_command
     def silence(self, task_id: str, loop_items: Sequence[str], runs: NotNegativeInt = 1) -> None:
-        """Let loop items of a task yield no rows, like pages that have moved or show a captcha.
+        """Make loop items of a task yield no rows, as if their pages had moved or showed a captcha.
 
         This does not apply to copies of the task, or to tasks with rows of their own.
 
-        :param task_id: the task.
-        :param loop_items: values of its loop step; the other values still yield rows.
-        :param runs: number of runs with the loop item, of the runs that begin from now on; 0: it yields rows
-            again.
+        :param task_id: id of the task.
+        :param loop_items: values of the task's loop step; the other values still yield rows.
+        :param runs: number of future runs in which the loop items yield no rows; a run whose loop step does
+            not have the item is not counted. 0: they yield rows again.
         """
         self._state.world.task(task_id).silent.update(dict.fromkeys(loop_items, runs))
 
@@ -191,16 +194,16 @@ class Control:
     def rename_task(self, task_id: str, name: str) -> None:
         """Give a task another name, as a user can in the service's own client.
 
-        :param task_id: the task.
-        :param name: any text, also the name of another task.
+        :param task_id: id of the task.
+        :param name: any text, even the name of another task.
         """
         self._state.world.task(task_id).name = name
 
     @_command
     def reset_data(self, task_id: str) -> None:
-        """Remove all of a task's rows; its batches remain, empty.
+        """Remove all of a task's rows; its batches remain, but are empty.
 
-        :param task_id: the task.
+        :param task_id: id of the task.
         """
         for run in self._state.world.task(task_id).runs:
             run.more_rows -= run.row_count(self._state.clock.now())
@@ -218,15 +221,15 @@ class Control:
     ) -> None:
         """Change a column of a task's rows from one row on, as a change of the web site would.
 
-        Several changes of one task add up, in the order in which they were made; rows without the column stay
-        as they are. :meth:`true_rows` shows the changes; copies of the task do not have them. Fewer rows than
-        before need no change: see ``lots`` of :meth:`add_task`, and :meth:`grow`.
+        The changes of a task apply in the order in which they were made; rows without the column stay as they
+        are. :meth:`true_rows` shows the changes; copies of the task do not have them. To have fewer rows than
+        before, use ``lots`` of :meth:`add_task`, or :meth:`grow`.
 
-        :param task_id: the task.
-        :param column: one of its fields, or the name that an earlier change gave to a field.
+        :param task_id: id of the task.
+        :param column: one of the task's fields, or the name that an earlier change gave to a field.
         :param to: the new values of the column: ``empty`` (an empty text), ``null``, ``number``, ``boolean``,
-            ``list`` (made-up values, the same in all rows), or ``missing`` (rows do not have it).
-        :param renamed: instead of ``to``: the column's new name, which no other column has.
+            ``list`` (made-up values, the same in all rows), or ``missing`` (rows do not have the column).
+        :param renamed: the column's new name, which no other column may have; it replaces ``to``.
         :param from_row: index in ``true_rows(task_id)`` of the first changed row; there may be no such row
             yet. Default: the current number of rows, so that existing rows stay as they are. New rows take
             the indexes of rows that :meth:`grow` or :meth:`reset_data` removed.
@@ -250,8 +253,8 @@ class Control:
     def mark_state(self, task_id: str, state: str) -> None:
         """Show any status word for a task until its next start, whatever its true state is.
 
-        :param task_id: the task.
-        :param state: the word, such as ``Extracting`` or one that is not in the contract.
+        :param task_id: id of the task.
+        :param state: the word, such as ``Extracting``; it need not be in the contract.
         """
         self._state.world.task(task_id).marked = state
 
@@ -267,13 +270,13 @@ class Control:
         """Make future responses fail; failures of one path take effect in the order of the calls.
 
         :param path: the contract's path, such as ``/task/copy``, or ``*`` for all.
-        :param times: number of responses; ``None``: all from then on.
+        :param times: number of responses that fail; ``None``: all from then on.
         :param after: number of responses to let pass first.
         :param probability: probability that a response fails; by default every response fails.
-        :param kind: one of these; the request has no effect, except where it says "done":
+        :param kind: one of these kinds; the operation is not carried out, except where the kind says "done":
 
-            - ``status``: error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
-            - ``html``: a gateway's page; ``status`` (default 502), ``headers``
+            - ``status``: an error envelope; ``status`` (default 500), ``code``, ``message``, ``headers``
+            - ``html``: a gateway's error page; ``status`` (default 502), ``headers``
             - ``raw``: the bytes ``body`` (default: none); ``status`` (default 200), ``headers``: apart from
               the content length, no others are sent
             - ``drop``: the connection is closed without a response
@@ -281,8 +284,8 @@ class Control:
             - ``cut_body``: done, but the connection is closed before all of the announced body is sent
             - ``slow``: done, with a response after ``seconds`` (default 1)
             - ``drip``: done, with a response that pauses ``seconds`` (default 1) after each byte of the body
-        :param details: the arguments named above; with ``done=True``, the first four kinds come after the
-            operation was done.
+        :param details: the arguments named above; with ``done=True``, the operation is carried out before
+            one of the first four kinds too.
         """
         if not isinstance(details.get("body", b""), bytes):
             raise SandboxError("body must be bytes")
@@ -305,15 +308,15 @@ class Control:
     def expire_tokens(self, refresh_tokens: bool = False) -> None:
         """Expire all access tokens now.
 
-        :param refresh_tokens: expire the refresh tokens too.
+        :param refresh_tokens: whether the refresh tokens expire too.
         """
         self._state.tokens.expire(refresh_tokens)
 
     @_command
     def advance(self, seconds: float) -> float:
-        """Move the clock ahead (tasks, tokens, the calendar), and return :meth:`now`.
+        """Move the clock of tasks, tokens and the calendar ahead, and return the new time, as :meth:`now`.
 
-        :param seconds: number of seconds.
+        :param seconds: number of seconds to add.
         """
         return self._state.clock.advance(seconds)
 
@@ -323,9 +326,11 @@ class Control:
         return self._state.clock.now()
 
     def configure(self, **changes: Any) -> dict[str, Any]:
-        """Change settings from now on, by the names of :class:`Settings`, and return all settings.
+        """Change settings from now on, and return all settings.
 
         Existing objects do not change: a run keeps the durations with which it began.
+
+        :param changes: the new values, by the names of :class:`Settings`.
         """
         return self._configure(changes)
 
@@ -342,13 +347,13 @@ class Control:
     def requests(self, path: str | None = None) -> list[dict[str, Any]]:
         """Return the logged requests, oldest first, without secrets.
 
-        :param path: only requests to this path: the contract's path, or the path as sent.
+        :param path: only requests to this path: the contract's path, or the path as sent; None for all.
         :return: ``time`` (of arrival, as :meth:`now`), ``method``, ``path`` as sent, ``endpoint`` (the
-            contract's path), ``query``, ``query_string``, ``headers`` (lower-case names; credentials as
-            ``Bearer ***``), ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``),
-            ``body`` (its first 256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart),
-            ``body_cut`` (whether there was more), ``status`` (0: connection dropped without an answer),
-            ``client_port``.
+            contract's path, or the path as sent if the contract does not have it), ``query``,
+            ``query_string``, ``headers`` (lower-case names; credentials masked, such as ``Bearer ***``),
+            ``credential`` (``bearer``, ``api_key``, ``bearer+api_key``, ``none``), ``body`` (its first
+            256 KB), ``body_encoding`` (``text``, or ``base64`` for multipart), ``body_cut`` (whether there
+            was more), ``status`` (0: connection closed without a response), ``client_port``.
         """
         return self._state.log.entries(path)
 
@@ -359,7 +364,7 @@ class Control:
 
     @_command
     def counters(self) -> dict[str, dict[int, int]]:
-        """Return the number of requests of each contract path, by status; faster than :meth:`requests`."""
+        """Return the number of requests by ``endpoint`` and ``status``; faster than :meth:`requests`."""
         return {path: dict(counts) for path, counts in self._state.log.counters().items()}
 
     def _send(self, command: str, arguments: dict[str, object]) -> bytes:
@@ -378,19 +383,19 @@ class Control:
 
 
 class _Commands(Control):
-    """The commands in the sandbox."""
+    """The commands as the sandbox runs them, on its own state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
 
 
 def run_command(state: State, name: str, request: Request, body: bytes, any_host: bool) -> tuple[int, bytes]:
-    """Run a command.
+    """Run a command in the sandbox.
 
-    :param name: the path after :data:`PREFIX`.
-    :param body: its arguments, a JSON object, or nothing.
+    :param name: name of the command: the path after :data:`PREFIX`.
+    :param body: the command's arguments as a JSON object; may be empty.
     :param any_host: whether the ``Host`` header may name a host other than this machine's loopback.
-    :return: HTTP status and JSON.
+    :return: the HTTP status, and the response body as JSON.
     """
     try:
         _refuse_web_pages(request, any_host)
@@ -406,7 +411,7 @@ def run_command(state: State, name: str, request: Request, body: bytes, any_host
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name or IP address is this machine's loopback."""
+    """Return whether a host is ``localhost`` or a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -414,14 +419,14 @@ def is_loopback(host: str) -> bool:
 
 
 def _refuse_web_pages(request: Request, any_host: bool) -> None:
-    """Refuse requests that a web page may have made its reader's browser send."""
-    # A page's images and links send requests without an Origin, but never with POST.
+    """Refuse requests that a web page may have caused a browser to send."""
+    # The browser sends no Origin for a page's images and links, but these never use POST.
     if request.method != "POST":
         raise ServiceError("MethodNotAllowed", "Commands are taken by POST only.", 405)
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin not in (None, f"http://{host}"):
         raise ServiceError("Forbidden", f"The Origin {origin} may not control the sandbox.", 403)
-    # With DNS rebinding, a page's own host name leads here, and its Origin matches its Host.
+    # With DNS rebinding, a page's own host name resolves to this machine, so that Origin and Host match.
     port = request.scope["server"][1]
     if not any_host and not _is_own_host(host, port):
         rule = f"The Host must be a loopback address or localhost, with the port {port}: {host}"
@@ -457,7 +462,7 @@ def _task_record(task: Task, now: float) -> dict[str, Any]:
         "group_id": task.group_id,
         "state": task.status(now),
         "executed_times": len(task.runs),
-        # a mark has nothing to mark in a batch without rows
+        # a batch without rows has nothing to export
         "exported": any(run["exported"] for run in runs)
         and all(run["exported"] or not run["rows"] for run in runs),
         "rows": sum(run.row_count(now) for run in task.runs),

@@ -1,4 +1,4 @@
-"""Made-up data, the same for one seed: rows as encoded JSON, or from the user's own table.
+"""The rows that runs collect, as encoded JSON: made up from a seed, or from the user's own table.
 
 Rows come in blocks of :data:`BLOCK_ROWS`. A block is bytes plus the position of each row, so that a page is
 a few slices of blocks, and serving it needs no work per row.
@@ -57,13 +57,16 @@ _CHOICES: dict[int, Sequence[str | None]] = {2: _SELLERS, 3: _CITIES, 5: _COMMEN
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive rows joined by commas; ``starts`` has the start of each row, and the end of the last."""
+    """Consecutive rows joined by commas.
+
+    :param starts: position of each row in ``body``, and the position where one more row would start.
+    """
 
     body: bytes
     starts: Sequence[int]
 
     def cut(self, first: int, end: int) -> bytes:
-        """Return the rows ``first`` up to ``end`` (not included), joined by commas."""
+        """Return the rows from ``first`` up to, but not including, ``end``, joined by commas."""
         return self.body[self.starts[first] : self.starts[end] - 1]
 
 
@@ -112,7 +115,7 @@ class MadeUpRows:
         ]
 
 
-#: The setting ``data`` that makes runs collect :class:`Products`.
+#: The value of the setting ``data`` that makes runs collect :class:`Products`.
 PRODUCTS = "products"
 
 
@@ -120,10 +123,10 @@ PRODUCTS = "products"
 class Products:
     """A shop's products as one run finds them; the first field is a product's number.
 
-    From run to run the first product is gone, a new one comes last, and a quarter of the prices moves. In
-    each third run the first row has neither the number nor the URL.
+    In each run, the first product of the run before is gone, a new one comes last, and a quarter of the
+    prices have changed. In every third run, the first row has neither a number nor a URL.
 
-    :param seed: determines which products they are.
+    :param seed: determines the products.
     :param run: number of the run.
     :param items: loop items of the run, each of which yields some of the products.
     """
@@ -161,17 +164,18 @@ _CHANGED_VALUES: dict[str, object] = {
     "boolean": True,
     "list": ["first", "second"],
 }
-#: The changes of a column, other than a new name.
+#: The possible changes of a column, other than a new name.
 CHANGES = (*_CHANGED_VALUES, "missing")
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of one column, from a row on; rows without the column stay as they are.
+    """A change of one column from one row on; rows without the column stay as they are.
 
     :param from_row: number of the first changed row.
-    :param to: one of :data:`CHANGES`; ``None``: renamed.
-    :param renamed: the new name of a column that keeps its value and its place.
+    :param to: one of :data:`CHANGES`; ``None`` if the column is renamed.
+    :param renamed: the column's new name, with which it keeps its values and its place; ``None`` if the
+        values change.
     """
 
     column: str
@@ -194,7 +198,7 @@ class Change:
 class Span:
     """The first ``count`` rows of a batch.
 
-    :param changes: changes of these rows, which are made in order.
+    :param changes: changes of these rows, in the order in which they apply.
     """
 
     rows: Rows
@@ -202,7 +206,7 @@ class Span:
     changes: tuple[Change, ...] = ()
 
     def block(self, number: int, count: int) -> Block:
-        """Return ``count`` rows from ``number * BLOCK_ROWS`` on."""
+        """Return the first ``count`` rows of block ``number``, which starts at ``number * BLOCK_ROWS``."""
         first = number * BLOCK_ROWS
         rows = self.rows.make(range(first, first + count))
         if self.changes:
@@ -231,7 +235,7 @@ def _tails(seed: str, fields: tuple[str, ...], row_bytes: int) -> list[bytes]:
 
 
 def _pad(record: dict[str, str | None], size: int) -> None:
-    """Make the last value longer, so that the encoded record has about ``size`` bytes."""
+    """Lengthen the last value, so that the encoded record has about ``size`` bytes."""
     padding = size - len(msgspec.json.encode(record))
     if record and padding > 0:
         filler = _COMMENTS[0] * (padding // len(_COMMENTS[0]) + 1)
@@ -253,7 +257,7 @@ def _value(chance: random.Random, number: int) -> str | None:
 def read_table(data: str | None) -> list[bytes]:
     """Return the encoded rows of a CSV file with a header line, or of a file with one JSON object per line.
 
-    :param data: the setting: the path of the user's own table; else there are no rows.
+    :param data: the setting ``data``; unless it is the path of the user's own table, there are no rows.
     :raises ValueError: the file has no rows, or an invalid one.
     """
     if data in (None, PRODUCTS):
@@ -269,7 +273,7 @@ def read_table(data: str | None) -> list[bytes]:
 
 
 def _rows_of_csv(path: Path) -> list[dict[str, object]]:
-    # pages are longer than the usual limit of 128 kB
+    # a value, such as the text of a web page, may exceed the default limit of 128 kB
     csv.field_size_limit(max(csv.field_size_limit(), 64 * 1024 * 1024))
     with path.open(newline="", encoding="utf-8-sig") as lines:
         reader = csv.DictReader(lines)
@@ -298,7 +302,7 @@ CACHE_BYTES = 128_000_000
 
 
 class BlockCache:
-    """Recently used blocks, up to a number of bytes."""
+    """The most recently used blocks, up to ``max_bytes`` in total."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -306,8 +310,8 @@ class BlockCache:
         self._blocks: OrderedDict[tuple[object, ...], Block] = OrderedDict()
 
     def get(self, span: Span, number: int, count: int) -> Block:
-        """Return :meth:`Span.block`, made only if it is not in the cache."""
-        # without the number of rows of the batch: it grows, and its blocks stay
+        """Return :meth:`Span.block`, and make the block only if it is not in the cache."""
+        # The key has no row count of the batch: as the batch grows, its full blocks stay the same.
         key = (span.rows, span.changes, number, count)
         block = self._blocks.pop(key, None)
         if block is None:
@@ -320,7 +324,10 @@ class BlockCache:
 
 
 def segments(spans: Iterable[Span], start: int, cache: BlockCache) -> Iterator[tuple[Block, int, int]]:
-    """Yield the rows of all spans in order from row ``start`` on, as ``(block, first, end)``."""
+    """Yield the rows of all spans in order from row ``start`` on.
+
+    Each ``(block, first, end)`` stands for the rows of a block that :meth:`Block.cut` returns.
+    """
     for span in spans:
         row = max(start, 0)
         while row < span.count:
@@ -341,15 +348,15 @@ OFFSET_JUMP = 924
 def position(row: int) -> int:
     """Return the offset of a row.
 
-    The first row has offset 0; after that the offset exceeds the row number by a further 924 in every 1000
-    rows. So clients can pass it on but not compute it: with pages of 100 rows, 0 is followed by 1024 and
-    1124.
+    The first row has offset 0. The offset of a later row exceeds its number by 924, and by 924 more for every
+    1000 rows. So clients can pass an offset on but not compute it: with pages of 100 rows, offset 0 is
+    followed by 1024 and 1124.
     """
     return row + OFFSET_JUMP * (1 + row // BLOCK_ROWS) if row > 0 else 0
 
 
 def row_at(offset: int) -> int:
-    """Return the row at an offset, or the next one after it."""
+    """Return the row at an offset; if no row has the offset, the next row."""
     if offset <= 0:
         return 0
     thousands, rest = divmod(offset - OFFSET_JUMP, BLOCK_ROWS + OFFSET_JUMP)
@@ -359,7 +366,8 @@ def row_at(offset: int) -> int:
 def read_page(spans: Sequence[Span], offset: int, size: int, cache: BlockCache) -> bytes:
     """Return a page, as the JSON of the contract's ``{offset, total, restTotal, data}``.
 
-    It contains ``size`` rows, or fewer if those exceed 4 MB (``size`` up to 200) or 8 MB; at least one.
+    The page has ``size`` rows, or fewer if the rows end or exceed 4 MB (``size`` up to 200) or 8 MB; if any
+    row is left, it has at least one.
     """
     total = sum(span.count for span in spans)
     start = row_at(offset)

@@ -46,7 +46,7 @@ _EMPTY: tuple[object, ...] = ("", None)
 
 
 class Record(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
-    """A record inside a body; unknown fields are refused, so that misspellings are noticed."""
+    """A record in a request body; unknown fields are refused, so that misspellings are noticed."""
 
 
 class LoopItems(Record):
@@ -74,10 +74,10 @@ class ActionParameters(Record):
 
 
 class Parameters:
-    """The parameters of a function but its first; their annotations say which values are valid.
+    """The parameters of a function except the first; their annotations say which values are valid.
 
     :param function: the function.
-    :param names: how the request names them: in ``camel`` case, or ``None``: as they are.
+    :param names: ``camel`` if requests have the names in camel case; ``None`` if they have them as they are.
     """
 
     def __init__(self, function: Callable[..., object], names: Names = None) -> None:
@@ -99,7 +99,9 @@ class Parameters:
         self._integers = {field.encode_name for field in fields if field.type is not Text}
 
     def check(self, fields: Mapping[str, object]) -> dict[str, Any]:
-        """Return the fields of a request as arguments; optional ones may be empty, as in the contract.
+        """Return the fields of a request as arguments.
+
+        As in the contract, empty texts and nulls count as missing, and so do empty lists of optional fields.
 
         :raises ServiceError: ``InvalidParameter`` or ``InvalidParameter.Required``.
         """
@@ -111,9 +113,9 @@ class Parameters:
             raise required(missing[1]) if missing else invalid(str(error)) from error
 
     def check_query(self, values: Mapping[str, str]) -> dict[str, Any]:
-        """Return the values of a query as arguments; integers are texts there.
+        """Return the parameters of a query string, in which integers are text, as arguments.
 
-        :raises ServiceError: as :meth:`check`.
+        :raises ServiceError: as in :meth:`check`.
         """
         return self.check(
             {
@@ -136,7 +138,7 @@ def refresh_token(
     username: Text | None = None,
     password: Text | None = None,
 ) -> object:
-    """Endpoint 1, and the first token by password."""
+    """Endpoint 1, which takes a refresh token, or user name and password for the first token."""
     if grant_type == "refresh_token":
         if username is not None or password is not None:
             raise invalid("With a refresh token there is no user name and no password.")
@@ -258,7 +260,7 @@ def get_running_counts(state: State) -> object:
 
 
 def time_text(seconds: float) -> str:
-    """A time in the contract's format: milliseconds, no zone (it is UTC)."""
+    """Return a time in the contract's format: UTC with milliseconds, and without a zone."""
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 
@@ -286,7 +288,7 @@ def _status_record(state: State, task: world.Task, now: float) -> dict[str, Any]
     record = {
         "taskId": _echoed(state, task.task_id),
         "status": status,
-        # the rows before duplicates are removed, which is 1 in 40 more
+        # the service counts rows before it removes duplicates, here 1 more for every 40
         "currentTotalExtractCount": count + count // 40,
         "executedTimes": max(0, runs + settings.executed_times_offset),
         "subTaskCount": len(_listed_subtasks(state, task)),
@@ -325,7 +327,7 @@ def mark_exported(state: State, *, task_id: Text) -> None:
 
 
 def visible_rows(state: State, task: world.Task, lotno: str | None = None) -> list[data.Span]:
-    """Return the rows of a complete read of a task, or of one of its batches."""
+    """Return the rows that a complete read of a task, or of one batch, returns now: a span for each batch."""
     now, delay = state.clock.now(), state.settings.empty_after_finish_seconds / state.settings.speed
     return [task.readable(run, now, delay) for run in task.runs if lotno in (None, run.lotno)]
 
@@ -438,14 +440,14 @@ def move_task(state: State, *, task_id: Text, task_group_id: Integer) -> object:
 
 
 def delete_tasks(state: State, *, task_ids: Texts) -> object:
-    """Endpoint 10; unknown ids are ignored, so that repeating it changes nothing."""
+    """Endpoint 10; unknown ids are ignored, so that a repeated request succeeds and changes nothing."""
     for task in owned(state, task_ids):
         del state.world.tasks[task.task_id.lower()]
     return []
 
 
 def delete_task_groups(state: State, *, group_ids: GroupIds) -> object:
-    """Endpoint 11; like endpoint 10. Tasks of the groups move to the default group."""
+    """Endpoint 11; unknown ids are ignored. Tasks of the deleted groups move to the default group."""
     if demo.DEFAULT_GROUP_ID in group_ids:
         raise invalid("The default group cannot be deleted.")
     for group_id in group_ids:
@@ -468,7 +470,7 @@ def own(state: State, task_id: str) -> world.Task:
 
 
 def owned(state: State, task_ids: Iterable[str]) -> list[world.Task]:
-    """Return those of the tasks that belong to the account, in the order requested, each once."""
+    """Return the account's tasks among the given ids, each once, in the order requested."""
     tasks = {task.task_id: task for task in map(state.world.find, task_ids) if task is not None}
     return [task for task in tasks.values() if task.owner == demo.USERNAME]
 
@@ -517,14 +519,15 @@ _TASKS = ("Flagship+", "Enterprise", "Team")
 class Operation:
     """One endpoint.
 
-    :param handle: carries it out, for the state and its arguments; the caller is an argument of data apps.
+    :param handle: function that carries out the operation. It takes the state and the arguments of the
+        request; for a data app, these are the app's id and the author who calls.
     :param path: the contract's path.
-    :param tiers: plans that include it.
-    :param takes: where its arguments are; arguments elsewhere are refused.
-    :param credential: what its callers must send.
-    :param names: how its arguments are named.
+    :param tiers: plans that include the operation.
+    :param takes: the part of the request that has the arguments; arguments elsewhere are refused.
+    :param credential: the credential that callers must send.
+    :param names: how requests name the arguments; see :class:`Parameters`.
     :param body_may_be_empty: whether no body, or null, counts as an empty object.
-    :param status_limit: its additional rate limit besides the general one.
+    :param status_limit: the rate limit that applies besides the general one; ``None`` for no other.
     """
 
     handle: Callable[..., object]
@@ -573,7 +576,7 @@ _BY_PATH = {operation.path: operation for operation in OPERATIONS if operation i
 
 
 def find_operation(raw_path: str) -> tuple[Operation | None, str]:
-    """Return the operation at a path, and the identifier in that path.
+    """Return the operation at a path, and the id of the data app in the path, which may be empty.
 
     A data app is named by one segment, whose slash is percent-encoded, or by a namespace and a name.
 

@@ -1,6 +1,6 @@
-"""pytest plugin: the fixture ``webcollect_sandbox``, a new running sandbox for each test that uses it.
+"""A pytest plugin: its fixture ``webcollect_sandbox`` is a new running sandbox for each test that uses it.
 
-It is not loaded automatically. Enable it in the top ``conftest.py`` of a test suite::
+The plugin is not loaded automatically. Enable it in the top-level ``conftest.py`` of a test suite::
 
     pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin"]
 """
@@ -33,7 +33,7 @@ def webcollect_sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     from airflow_provider_webcollect.sandbox.settings import make_settings
 
     settings: dict[str, object] = {}
-    # Nearest last, so that a test's own marker overrides those of its class and module.
+    # The nearest marker comes last, so that a test's settings override its class's and module's settings.
     for marker in reversed(list(request.node.iter_markers("webcollect_sandbox"))):
         if marker.args:
             raise ValueError("the marker webcollect_sandbox takes settings by name, such as speed=60")

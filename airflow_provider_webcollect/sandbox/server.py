@@ -1,4 +1,4 @@
-"""The sandbox's HTTP application, and a server of it in a thread of this process."""
+"""The sandbox's HTTP application, and a server that runs it in a thread of this process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _CODES = {401: "Invalid.Token", 403: "PermissionDenied", 429: "TooManyRequests"}
 
 
 def error_response(error: ServiceError, data_app: bool) -> Response:
-    """Return the error envelope of the main service or of the data-app service, which differ."""
+    """Return the error envelope of the main service or of the data-app service; the two differ."""
     fields: dict[str, object] = {"code": error.code, "message": error.message}
     envelope: dict[str, object] = {"error": fields}
     if data_app:
@@ -131,7 +131,7 @@ class App:
     async def _answer(
         self, request: Request, body: bytes, operation: Operation | None, path_id: str, fault: Fault | None
     ) -> Response | None:
-        """The response, or ``None`` if the connection is to be closed without one."""
+        """Return the response; ``None`` if the connection is to be closed without one."""
         replaced = fault is not None and fault.kind in REPLACEMENTS
         if fault and replaced and not fault.done:
             return _replacement(request, fault)
@@ -162,8 +162,10 @@ class App:
         return success_response(data, operation.credential == "author")
 
     def _let_in(self, request: Request, operation: Operation) -> str:
-        """Return the user; refuse a caller over the limit, with a wrong credential, or with too low a
-        plan."""
+        """Return the user who sends a request.
+
+        :raises ServiceError: the caller is over a limit, the credential is wrong, or the plan is too low.
+        """
         state, credential, tier = self._state, operation.credential, self._state.settings.tier
         if credential != "author":
             state.limits.check(state.settings, request.scope["client"][0], operation.status_limit)
@@ -197,10 +199,10 @@ def _of_data_app(request: Request) -> bool:
 async def _arguments(
     request: Request, body: bytes, operation: Operation, of_path: dict[str, str]
 ) -> dict[str, Any]:
-    """The arguments of a call, checked.
+    """Return the checked arguments of a request.
 
-    :param of_path: those of an operation that takes them from its path.
-    :raises ServiceError: one is missing, invalid or unknown, or not where the operation takes it.
+    :param of_path: the arguments, if the operation takes them from its path.
+    :raises ServiceError: an argument is missing, invalid or unknown, or in the wrong part of the request.
     """
     pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
     query = dict(pairs)
@@ -237,7 +239,7 @@ def json_object(content_type: str, body: bytes) -> dict[str, Any]:
 
 
 async def _form(request: Request) -> dict[str, str | bytes]:
-    """The fields of a multipart body.
+    """Return the fields of a multipart body.
 
     :raises ServiceError: the body is not multipart, or a field is given twice.
     """
@@ -245,7 +247,8 @@ async def _form(request: Request) -> dict[str, str | bytes]:
         raise invalid("The Content-Type must be multipart/form-data.")
     try:
         async with request.form() as form:
-            # A file without a name counts as a text, which is no file, and must not be taken for base64.
+            # The parser returns a part without a file name as text. As `file` it is left out: it would be
+            # decoded as Base64.
             fields = [
                 (name, await value.read() if isinstance(value, UploadFile) else value)
                 for name, value in form.multi_items()
@@ -259,8 +262,8 @@ async def _form(request: Request) -> dict[str, str | bytes]:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The body of a request, or ``None`` if the client disconnected before sending all of it."""
-    # The same as Request.body(), which takes a tenth more time for a request.
+    """Return the body of a request; ``None`` if the client disconnected before sending all of it."""
+    # This does the same as Request.body(), with which a whole request takes a tenth longer.
     chunks: list[bytes] = []
     while True:
         message = await receive()
@@ -272,14 +275,14 @@ async def _body(receive: Receive) -> bytes | None:
 
 
 async def _begin(send: Send, answer: Response, body: bytes = b"") -> None:
-    """Send the head of a response, and the beginning of its body."""
+    """Send the head of a response and ``body``, the beginning of its body."""
     head = {"status": answer.status_code, "headers": answer.raw_headers}
     await send({"type": "http.response.start", **head})
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
 async def _drip(send: Send, receive: Receive, answer: Response, pause: float) -> None:
-    """Send the body byte by byte, until it is complete or the client disconnects."""
+    """Send a response byte by byte, until it is complete or the client disconnects."""
     await _begin(send, answer)
     for at in range(len(answer.body)):
         await send({"type": "http.response.body", "body": answer.body[at : at + 1], "more_body": True})
@@ -290,7 +293,7 @@ async def _drip(send: Send, receive: Receive, answer: Response, pause: float) ->
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """Close the connection after what was sent so far, and wait until the server has noticed."""
+    """Close the connection after the data sent so far, and wait until the server reports this."""
     scope["extensions"]["webcollect.hang_up"]()
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -302,12 +305,12 @@ LAST_PORT = 65535
 class Sandbox:
     """A running sandbox, as a context manager.
 
-    :param settings: its behaviour.
-    :param port: 0 for a free one.
+    :param settings: settings of the sandbox; by default their defaults.
+    :param port: port to listen on; 0 for a free one.
     :param host: address to listen on.
     :param allow_remote: allow a ``host`` other than this machine's loopback; control commands then accept any
-        ``Host``. Everyone who can reach the sandbox can then control it, and make it serve the rows of any
-        table file on this machine.
+        ``Host`` header. Everyone who can reach the sandbox can then control it, and make it serve the rows of
+        any table file on this machine.
     :raises ValueError: ``host`` is not loopback, ``port`` is out of range, or a setting is invalid.
     """
 
@@ -346,12 +349,12 @@ class Sandbox:
 
     @property
     def refresh_token(self) -> str:
-        """A refresh token that no other sandbox has; it works once."""
+        """A refresh token that is valid only in this sandbox; it works once."""
         return self._state.tokens.first_refresh
 
     @property
     def control(self) -> Control:
-        """The client that controls this sandbox."""
+        """A client that controls this sandbox."""
         return Control(self.url)
 
     def __enter__(self) -> Sandbox:

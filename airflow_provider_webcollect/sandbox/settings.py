@@ -77,9 +77,9 @@ class Settings:
 
 
 def make_settings(values: Mapping[str, Any]) -> Settings:
-    """Create settings from loosely typed values, such as JSON or command-line text.
+    """Create settings from loosely typed values, such as values from JSON or the command line.
 
-    :param values: names and values; omitted settings have their defaults.
+    :param values: values by the names of settings; omitted settings have their defaults.
     :raises ValueError: a name is unknown or a value is invalid; the message names it.
     """
     unknown = set(values) - {field.name for field in dataclasses.fields(Settings)}

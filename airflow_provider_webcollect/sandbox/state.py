@@ -1,4 +1,4 @@
-"""The state of a running sandbox: tokens, account, rate limits, planned faults, log of requests."""
+"""The state of a running sandbox: tokens, account, rate limits, planned failures and request log."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ServiceError(Exception):
 
     :param code: the contract's error code.
     :param message: description.
-    :param status: HTTP status; the main service uses 400 for nearly everything.
+    :param status: HTTP status; the main service uses 400 for nearly all errors.
     :param headers: further response headers.
     """
 
@@ -45,10 +45,11 @@ def invalid(message: str) -> ServiceError:
 
 
 class Tokens:
-    """The existing tokens, each with the first one of its descent; times are those of :class:`Clock`.
+    """The existing tokens, each with the first refresh token that it descends from.
 
-    :param settings: the lifetime of the demo account's first access token.
-    :param first_refresh: a refresh token that works at first, beside the demo account's.
+    :param clock: the clock by which tokens expire.
+    :param settings: settings with the lifetime of the demo account's first access token.
+    :param first_refresh: a refresh token that is valid from the start, besides the demo account's.
     """
 
     def __init__(self, clock: Clock, settings: Settings, first_refresh: str) -> None:
@@ -72,7 +73,7 @@ class Tokens:
         return self._issue(settings)
 
     def refresh(self, settings: Settings, refresh_token: str) -> dict[str, Any]:
-        """Return a token record for a refresh token, which is used up by this."""
+        """Return a token record for a refresh token, which is then used up."""
         first = self._refresh.get(refresh_token)
         reused = refresh_token in self._used and settings.refresh_reuse != "allow"
         if first is not None and reused and settings.refresh_reuse == "revoke":
@@ -89,7 +90,7 @@ class Tokens:
             self._refresh.clear()
 
     def _issue(self, settings: Settings, first: str | None = None) -> dict[str, Any]:
-        # recognizable, so that a test can search for them in places where they must not appear
+        # recognizable, so that tests can search for tokens in places where none may appear
         access = f"sandbox-access-{secrets.token_urlsafe(32)}"
         refresh = f"sandbox-refresh-{secrets.token_urlsafe(32)}"
         first = first or refresh
@@ -103,18 +104,18 @@ class Tokens:
         }
 
 
-#: What the callers of an operation send: an access token, or an API key instead, the key of an author of data
-#: apps, or none.
+#: The credential that callers of an operation send: an access token, an access token or an API key, the API
+#: key of a data app's author, or none.
 Credential = Literal["token", "token or key", "author", "none"]
 
 _AUTHORS = {demo.DATAHUB_API_KEY: demo.USERNAME, demo.OTHER_DATAHUB_API_KEY: demo.STRANGER}
 
 
 def check_credential(headers: Mapping[str, str], credential: Credential, tokens: Tokens) -> str:
-    """Check the credential of a request, and return the user whose it is; empty for ``none``.
+    """Check the credential of a request, and return the user that it belongs to; empty for ``none``.
 
     :param headers: request headers, names in lower case.
-    :param credential: what the operation takes.
+    :param credential: the credential that the operation takes.
     :raises ServiceError: HTTP 400 if both credentials are sent, or one to an operation that takes none; 401
         if none is valid.
     """
@@ -144,14 +145,14 @@ def _bad_token(message: str) -> ServiceError:
 
 STATUS_V1 = "status_v1"
 STATUS_V2 = "status_v2"
-#: For each of them, the number of requests in a number of seconds.
+#: The rate limits of the status endpoints: the number of requests, and the seconds that they count for.
 _STATUS_LIMITS = {STATUS_V1: (1, 5.0), STATUS_V2: (5, 1.0)}
 
 
 class Limits:
-    """Stores when each caller address sent requests; refused requests do not count.
+    """The rate limits of each caller address; refused requests do not count.
 
-    :param now: a monotonic clock, in seconds; by default that of real time.
+    :param now: function that returns the time of a monotonic clock, in seconds; by default the real clock.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -159,11 +160,11 @@ class Limits:
         self._times: defaultdict[tuple[str, str], deque[float]] = defaultdict(deque)
 
     def check(self, settings: Settings, caller: str, status_limit: str | None) -> None:
-        """Count a request.
+        """Count a request, unless the caller has reached a limit.
 
         :param caller: caller address.
-        :param status_limit: :data:`STATUS_V1`, :data:`STATUS_V2` or ``None``: applied besides the general
-            limit.
+        :param status_limit: the limit that applies besides the general one: :data:`STATUS_V1`,
+            :data:`STATUS_V2`, or ``None`` for no other.
         :raises ServiceError: ``TooManyRequests``, HTTP 429.
         """
         if not settings.enforce_limits:
@@ -185,7 +186,7 @@ class Limits:
 
 
 Kind = Literal["status", "html", "raw", "drop", "broken_json", "cut_body", "slow", "drip"]
-#: The failures instead of a response; the operation is not done, unless the failure says so.
+#: The failures that replace the response; the operation is not carried out, unless ``done`` is set.
 REPLACEMENTS: tuple[Kind, ...] = ("status", "html", "raw", "drop")
 
 
@@ -213,7 +214,7 @@ _CREDENTIAL_HEADERS = {"bearer": "authorization", "api_key": "x-api-key"}
 
 
 class Entry(NamedTuple):
-    """A completely received request; see :meth:`Control.requests` for the fields that both have."""
+    """A request that was received completely; :meth:`Control.requests` describes the fields."""
 
     time: float
     method: str
@@ -243,7 +244,7 @@ class RequestLog:
         self._counts[entry.endpoint][entry.status] += 1
 
     def entries(self, path: str | None = None) -> list[dict[str, Any]]:
-        """Return the requests to a path, or all, oldest first, as :meth:`Control.requests` describes."""
+        """Return the requests to a path, or all requests, as :meth:`Control.requests` describes them."""
         return [_logged(entry) for entry in self._entries if path in (None, entry.path, entry.endpoint)]
 
     def counters(self) -> dict[str, Counter[int]]:
@@ -283,19 +284,19 @@ def _without_secrets(body: bytes) -> bytes:
 
 
 class State:
-    """The whole state; :meth:`reset` restores its beginning."""
+    """The whole state of a sandbox; :meth:`reset` restores the initial one."""
 
     def __init__(self, settings: Settings) -> None:
         self._initial = make_settings(dataclasses.asdict(settings))
-        #: No other sandbox has it: a client that stores what it got for a refresh token must not take one
-        #: sandbox for another.
+        #: Each sandbox has its own: a client that stores tokens by the refresh token it began with must not
+        #: use one sandbox's tokens in another.
         self._first_refresh = f"{demo.REFRESH_TOKEN}-{secrets.token_hex(8)}"
         self.reset()
 
     def reset(self) -> None:
         """Restore the initial state and settings."""
         clock = Clock()
-        # first, since the table may be missing by now
+        # first, so that nothing has changed if the file of the table can no longer be read
         self.world = World(self._initial, clock)
         self.settings, self.clock = self._initial, clock
         self.tokens = Tokens(clock, self.settings, self._first_refresh)
@@ -318,7 +319,7 @@ class State:
         return dataclasses.asdict(settings)
 
     def next_fault(self, path: str) -> Fault | None:
-        """Return the planned failure of this request, if any, and count it as used."""
+        """Return the planned failure of a request to a path, if there is one, and count it as used."""
         for fault in self.faults:
             if fault.path not in ("*", path):
                 continue

@@ -1,4 +1,4 @@
-"""Everything the account has: tasks with their steps and runs, groups, data apps; and their clock."""
+"""The account's objects: tasks with their steps and runs, groups and data apps; and the clock."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class Clock:
         self._advanced = 0.0
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """Return the seconds since 1970."""
         return time.time() + self._advanced
 
     def advance(self, seconds: float) -> float:
-        """Move the clock ahead, and return :meth:`now`."""
+        """Move the clock ahead, and return the new time, as :meth:`now`."""
         self._advanced += seconds
         return self.now()
 
@@ -56,15 +56,15 @@ FINISHED = "Finished"
 class Execution:
     """One execution of a task; its rows are one batch.
 
-    :param number: 1 for the task's first run.
+    :param number: number of the run; 1 for the task's first one.
     :param lotno: batch number.
     :param rows: the source of its rows.
-    :param planned: rows that it collects if all sub-tasks are started.
+    :param planned: number of rows that the run collects if all sub-tasks are started.
     :param subtasks: number of the task's sub-tasks.
-    :param wait: seconds until the last sub-task collects.
+    :param wait: seconds after the start, by the end of which all sub-tasks collect.
     :param duration: seconds from then until the last sub-task has finished.
-    :param started: start time of each started sub-task, by number from 0.
-    :param shown_from: until then a status query still shows the previous run.
+    :param started: start time of each started sub-task, by the sub-task's number from 0.
+    :param shown_from: time until which status queries still show the previous run.
     """
 
     number: int
@@ -86,7 +86,7 @@ class Execution:
         return min(self.started.values())
 
     def ends(self) -> float:
-        """Return when the run ends, if nothing more is started or stopped."""
+        """Return the time when the run ends, unless something is started or stopped until then."""
         end = max(self._times(number)[2] for number in self.started)
         return end if self.stopped_at is None else min(end, self.stopped_at)
 
@@ -125,7 +125,10 @@ class Execution:
         return max(0, count)
 
     def _times(self, number: int) -> tuple[float, float, float]:
-        """Return when a sub-task is sent, begins and ends; one after the other, the last at the very end."""
+        """Return the times when a sub-task is sent, begins and ends.
+
+        Sub-tasks begin and end one after another; the last one ends when the run ends.
+        """
         start, lag = self.started[number], number / self.subtasks
         return (
             start + self.wait * (0.4 + 0.2 * lag),
@@ -159,11 +162,12 @@ class Action:
 class Task:
     """One collection task.
 
-    :param rows_per_run: a fixed number of rows per run; ``None``: determined by the loop items.
+    :param rows_per_run: a fixed number of rows per run; ``None``: the table or the loop items determine it.
     :param given_rows: the rows that a run collects instead of generated ones.
-    :param marked: a status word shown instead of the true one, until the next start.
-    :param changes: changes of its rows, whose numbers count through all runs.
-    :param silent: for how many more runs a loop item yields no rows.
+    :param marked: a status word that is shown instead of the true one until the next start; ``None``: the
+        true one is shown.
+    :param changes: changes of the task's rows, which are numbered through all runs.
+    :param silent: number of further runs in which a loop item yields no rows, by loop item.
     """
 
     task_id: str
@@ -190,7 +194,7 @@ class Task:
         return bool(self.runs) and self.runs[-1].active(now)
 
     def status(self, now: float) -> str:
-        """Return the true status, unless another one was set."""
+        """Return the status word that was set; if none was, the true status."""
         return self.marked or (self.runs[-1].status(now) if self.runs else UNEXECUTED)
 
     def subtask_status(self, number: int, now: float) -> str:
@@ -202,7 +206,10 @@ class Task:
         return next((run.subtask_status(number, now) for run in runs), STOPPED)
 
     def seen(self, now: float) -> tuple[str, Execution | None]:
-        """Return the word and run that a status query shows: for a while after a start, the previous run."""
+        """Return the status word and the run that a status query shows.
+
+        For a while after a start, the query still shows the previous run.
+        """
         if self.marked or not self.runs or now >= self.runs[-1].shown_from:
             return self.status(now), self.runs[-1] if self.runs else None
         if len(self.runs) == 1:
@@ -210,7 +217,11 @@ class Task:
         return self.runs[-2].status(now), self.runs[-2]
 
     def readable(self, run: Execution, now: float, delay: float) -> Span:
-        """Return a run's rows that a data read sees; with a ``delay``, none until that long after its end."""
+        """Return the rows of a run that can be read now.
+
+        :param delay: seconds after the end of the run during which no row can be read yet; with 0, rows can
+            be read as soon as they are collected.
+        """
         hidden = delay > 0 and now < run.ends() + delay
         count = 0 if hidden else run.row_count(now)
         if not self.changes:
@@ -226,7 +237,7 @@ class Task:
 
 
 class DataApp(msgspec.Struct, omit_defaults=True):
-    """A published data app, as the contract shows it; without releases it has no version."""
+    """A published data app, as in the contract; an app without releases has no version."""
 
     app_name: str
     namespace: str
@@ -253,7 +264,7 @@ class World:
         self._add_demo_tasks()
 
     def find(self, task_id: str) -> Task | None:
-        """Return a task by its id, whose letter case matters only with ``echo_ids`` as sent."""
+        """Return a task by its id; letter case matters only if ``echo_ids`` is ``as_sent``."""
         task = self.tasks.get(task_id.lower())
         exact = self.settings.echo_ids == "as_sent"
         return None if task and exact and task.task_id != task_id else task
@@ -284,7 +295,7 @@ class World:
         """Create a task; see :meth:`Control.add_task` for the parameters.
 
         :param owner: the user whose task it is.
-        :raises ValueError: there is a task with the id, or a number of ``lots`` has no number of ``rows``.
+        :raises ValueError: a task has the id already, or ``lots`` is a number and ``rows`` is not.
         """
         if task_id is not None and task_id.lower() in self.tasks:
             raise ValueError(f"there is a task {task_id} already")
@@ -315,7 +326,7 @@ class World:
         return task
 
     def copy_task(self, source: Task, group_id: int) -> Task:
-        """Copy everything but runs and rows; steps and sub-tasks get new ids."""
+        """Copy a task without its runs, changes and silent loop items; steps and sub-tasks get new ids."""
         task_id = self._new_id()
         action_ids = _ids(task_id, "action", len(source.actions))
         copy = replace(
@@ -336,7 +347,7 @@ class World:
         return copy
 
     def start(self, task: Task, subtask_ids: Iterable[str]) -> None:
-        """Start sub-tasks: they join the active run, or begin a new one."""
+        """Start sub-tasks: they join the active run; if there is none, a new run begins."""
         now = self.clock.now()
         if not task.running(now):
             run = self._new_run(task)
@@ -348,10 +359,10 @@ class World:
             task.runs[-1].started.setdefault(task.subtask_ids.index(subtask_id), now)
 
     def _add_finished_run(self, task: Task, rows: int | None, ago: float) -> None:
-        """Add a run to the task's past.
+        """Add a run that has ended to a task.
 
-        :param rows: number of rows it collected; ``None``: what a run would yield now.
-        :param ago: seconds since it ended.
+        :param rows: number of rows that it collected; ``None``: as many as a run would collect now.
+        :param ago: seconds since the run ended.
         """
         run = self._new_run(task)
         if rows is not None:
@@ -386,13 +397,13 @@ class World:
         return Execution(number, lotno, rows, planned, len(task.subtask_ids), wait, duration)
 
     def columns(self, task: Task) -> set[str]:
-        """Return the names of a run's columns, and those that changes gave to them."""
+        """Return the names of a task's columns, and the names that changes gave to them."""
         rows = (msgspec.json.decode(row, type=dict[str, object]) for row in task.given_rows or self.table)
         renamed = {change.renamed for change in task.changes if change.renamed is not None}
         return ({name for row in rows for name in row} or set(task.fields)) | renamed
 
     def _set_state(self, task: Task, state: str) -> None:
-        """Set the state of a task: through a run where possible, otherwise by only showing the word."""
+        """Put a task into a state by a run, if there can be such a run; otherwise only show the word."""
         now = self.clock.now()
         if state in (WAITING, EXTRACTING, STOPPED):
             self.start(task, task.subtask_ids)

@@ -1,6 +1,6 @@
 """The page *Browse → Web collection* in Airflow's web interface, from Airflow 3.1 on.
 
-Airflow's plugin manager loads this module in every process: so it imports nothing until a request comes.
+Airflow's plugin manager loads this module in every process, so it imports the page only at the first request.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ async def application(scope: Any, receive: Callable[..., Any], send: Callable[..
 
 
 def _base_path() -> str:
-    """Return the path below which the API server is reached, which the web interface does not add."""
+    """Return the path prefix of the API server's URL, which Airflow does not add to a plugin's URLs."""
     base_url: str = conf.get("api", "base_url", fallback="")
     return urlsplit(base_url).path.rstrip("/")
 
 
 class WebCollectPlugin(AirflowPlugin):
-    """Adds the page to the web interface of Airflow 3.1 and later; nothing to that of an earlier one."""
+    """Adds the page to the web interface of Airflow 3.1 and later; earlier versions get no page."""
 
     name = "webcollect"
 

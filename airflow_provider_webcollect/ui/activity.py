@@ -1,4 +1,4 @@
-"""The provider's Airflow tasks at work: those that run or wait, and those that have failed."""
+"""The provider's Airflow tasks that are running or waiting, and those that have failed."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.collection_tasks import CollectionTasks
 
-#: How many days failures are shown.
+#: Number of days for which failures are shown.
 OPEN_DAYS = 7
-#: How long failures are shown after a later run has succeeded.
+#: Number of hours after a failure for which it is still shown although a later run has succeeded.
 RECOVERED_HOURS = 24
-#: How many tasks at work, and how many failures, are shown.
+#: Maximum number of tasks at work, and of failures, that are shown.
 MOST_TASKS = 200
-#: A wait is near its timeout when this share of it, or less, is left.
+#: A wait is near its timeout if at most this share of its time is left.
 NEAR_TIMEOUT = 0.1
 
-#: Where tasks are at work.
+#: The place where a task runs or waits, by its state.
 _WAYS: dict[str, str] = {
     TaskInstanceState.RUNNING: "on a worker",
     TaskInstanceState.DEFERRED: "in the triggerer",
@@ -48,9 +48,9 @@ AT_WORK = tuple(_WAYS)
 FAILED = (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY)
 #: The arguments that name collection tasks.
 _IDS = ("collection_task_id", "collection_task_ids", "sources", "updates")
-#: Airflow's text for a cut argument begins with the first; one that it has masked contains the second.
+#: The beginning of Airflow's text for a truncated argument, and Airflow's mask.
 _CUT, _MASKED = "Truncated. You can change this behaviour in", "***"
-#: An id or a name in what Airflow has kept of a cut argument: of a list, and of sources.
+#: An id or a name in the rest of a truncated argument: in a list of ids, and in a list of sources.
 _KEPT, _KEPT_SOURCE = re.compile(r"'([^']+)'(?=,)"), re.compile(r"'collection_task_id': '([^']+)'")
 #: The columns that identify a task instance.
 IDENTITY = ("dag_id", "run_id", "task_id", "map_index")
@@ -61,8 +61,8 @@ _TASK = (TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.map_index)
 def read_activity(session: Session, dag_ids: Collection[str], now: datetime.datetime) -> dict[str, Any]:
     """Return the tasks at work and the failures of the last days for the page.
 
-    :param session: of Airflow's database.
-    :param dag_ids: the DAGs whose tasks are returned.
+    :param session: a session of Airflow's database.
+    :param dag_ids: the ids of the DAGs whose tasks are returned.
     """
     running, running_left_out = _running(session, dag_ids, now)
     failures, failures_left_out = _failures(session, dag_ids, now)
@@ -79,10 +79,10 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
 
 
 def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
-    """Return the collection tasks that tasks at work name, the latest first.
+    """Return the ids of the collection tasks that Airflow tasks at work name, the latest first.
 
-    :param conn_id: the connection that they use.
-    :param dag_ids: only tasks of these DAGs; None for all.
+    :param conn_id: the connection of the service that the Airflow tasks use.
+    :param dag_ids: the ids of the DAGs whose tasks count; None for all DAGs.
     """
     return [
         task_id
@@ -95,10 +95,10 @@ def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) 
 def _running(
     session: Session, dag_ids: Collection[str], now: datetime.datetime
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the latest tasks at work, and how many others there are."""
+    """Return the latest tasks at work, and the number of the others."""
     all_at_work = _tasks(session, dag_ids, TaskInstance.state.in_(AT_WORK), TaskInstance.start_date)
     at_work = all_at_work[:MOST_TASKS]
-    # a sensor that gives its worker back between two pokes has started at its first one
+    # a sensor in reschedule mode has started at its first poke
     pokes = (
         select(TaskReschedule.ti_id, func.min(TaskReschedule.start_date).label("moment"))
         .where(TaskReschedule.ti_id.in_([ti.id for ti, _ in at_work]))
@@ -126,9 +126,9 @@ def _running(
 def _timeout_at(
     ti: TaskInstance, fields: dict[str, Any], since: datetime.datetime | None
 ) -> datetime.datetime | None:
-    """Return when the wait of a task ends; None if nothing ends it, or it is not known."""
+    """Return the time of a task's timeout; None if it has none, or if it is not known."""
     if ti.trigger_timeout:
-        # a sensor's trigger ends the wait itself; Airflow does so later, if the triggerer is down
+        # a sensor's trigger ends the wait itself; Airflow would end it later, if the triggerer is down
         is_sensor = (ti.operator or "").endswith("Sensor")
         timeout_at: datetime.datetime = ti.trigger_timeout - GRACE if is_sensor else ti.trigger_timeout
         return timeout_at
@@ -144,7 +144,10 @@ def _timeout_at(
 def _failures(
     session: Session, dag_ids: Collection[str], now: datetime.datetime
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the latest failures, those that are open first, and how many other open ones there are."""
+    """Return the latest failures, open failures first, and the number of open failures that are left out.
+
+    A failure is open if no later run of the task has succeeded.
+    """
     since = now - datetime.timedelta(days=OPEN_DAYS)
     is_recent = and_(TaskInstance.state.in_(FAILED), TaskInstance.end_date >= since)
     failed = _tasks(session, dag_ids, is_recent, TaskInstance.end_date)
@@ -197,7 +200,7 @@ def _tasks(
 
 
 def is_same_task(one: Any, other: Any) -> ColumnElement[bool]:
-    """Return the condition that rows of two tables are about one task instance."""
+    """Return the SQL condition that rows of two tables are about the same task instance."""
     return and_(*(getattr(one, name) == getattr(other, name) for name in IDENTITY))
 
 
@@ -207,16 +210,17 @@ def _facts(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> dict[s
         **{name: getattr(ti, name) for name in (*IDENTITY, "operator", "state", "try_number")},
         "webcollect_conn_id": fields.get("webcollect_conn_id"),
         "collection_task_ids": _ids(session, ti, fields),
-        # one that Airflow has cut is a text
+        # a truncated argument is a text
         "collection_task_names": names if isinstance(names, dict) else {},
     }
 
 
 def _ids(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> list[str] | None:
-    """Return the ids of the collection tasks of a task; None if they are not known.
+    """Return the ids of an Airflow task's collection tasks; None if they are not known.
 
-    Where Airflow has cut the arguments, those that were started in the same run and task group are meant, or
-    those that the task has landed before, if they begin with what is left of the arguments.
+    If Airflow has truncated the arguments, these are the collection tasks that were started in the same run
+    and task group, or those that the Airflow task has landed before. They must begin with the ids in the rest
+    of the arguments.
     """
     ids = _named(fields)
     if ids is not None:
@@ -230,13 +234,13 @@ def _ids(session: Session, ti: TaskInstance, fields: dict[str, Any]) -> list[str
 
 
 def _named(fields: dict[str, Any]) -> list[str] | None:
-    """Return the ids that arguments name; None if one of them is no id."""
+    """Return the ids of the collection tasks in arguments; None if one value can be neither id nor name."""
     ids: dict[str, None] = {}
     file = file_of_names()
     for value in filter(None, map(fields.get, _IDS)):
         entries = value
         if isinstance(value, str) and value.lstrip().startswith("["):
-            # the JSON text of a list, out of a template
+            # a template can render a list to JSON text
             try:
                 entries = json.loads(value)
             except (ValueError, RecursionError):
@@ -250,7 +254,7 @@ def _named(fields: dict[str, Any]) -> list[str] | None:
 
 
 def recognized(file: CollectionTasks, value: object) -> str | None:
-    """Return the id of a collection task by its id or its name; None if the value can be neither."""
+    """Return the id of the collection task that an id or a name means; None if the value can be neither."""
     try:
         key = id_or_name("collection_task_id", value)
     except InvalidArgument:
@@ -262,7 +266,10 @@ def recognized(file: CollectionTasks, value: object) -> str | None:
 
 
 def _started(session: Session, ti: TaskInstance) -> list[str] | None:
-    """Return the collection tasks started by the only start operator in the task's group, in its run."""
+    """Return the ids of the collection tasks that were started in the same run and task group.
+
+    :return: None if the group does not have exactly one start operator with a result.
+    """
     start, result = TaskInstance, XComModel
     rows = session.execute(
         select(start.task_id, result.value)
@@ -277,15 +284,15 @@ def _started(session: Session, ti: TaskInstance) -> list[str] | None:
         return None
     results: list[Any] = []
     for row in started:
-        # of several collection tasks, or of one
+        # the result of a start of several collection tasks is a list
         result = XComModel.deserialize_value(row)
         results += result if isinstance(result, list) else [result]
-    # a backend of XComs may keep a value elsewhere
+    # a custom XCom backend may store the value elsewhere: then the result is not a dict
     return _named({"sources": [result if isinstance(result, dict) else None for result in results]})
 
 
 def _landed(session: Session, ti: TaskInstance) -> list[str] | None:
-    """Return the collection tasks of the newest landing that a task has left."""
+    """Return the ids of the collection tasks of a task's newest landing; None if it has none."""
     event = AssetEvent
     extra = session.scalar(
         select(event.extra)

@@ -1,6 +1,6 @@
-"""The routes of the page: each of them requires a signed-in user.
+"""The routes of the page, all of which require a signed-in user.
 
-FastAPI is heavy, so this module is imported by the first request, in the API server alone.
+Importing FastAPI takes long, so only the API server imports this module, at the first request.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ from airflow_provider_webcollect.ui.service import ServiceView, known_connection
 
 log = logging.getLogger(__name__)
 
-#: The media types of the page's files, by how their names end.
+#: The media types of the page's files, by the extensions of their names.
 TYPES = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
 _service_view = cache(ServiceView)
 _may_read_asset = Depends(requires_access_asset("GET"))
-#: Rows are as much of a DAG's data as what its tasks return.
+#: Rows are data of a DAG, just like the results of its tasks.
 _may_read_data = Depends(requires_access_dag("GET", DagAccessEntity.XCOM))
-#: A user who may clear a landing, and so have its rows read again, may decide on them.
+#: Users who may clear a landing, and so have its rows read again, may also decide on the rows.
 _may_edit_dag = Depends(requires_access_dag("PUT"))
 
-# without pages of documentation, which would be open to everybody
+# without FastAPI's documentation pages, which would need no sign-in
 app = FastAPI(dependencies=[Depends(get_user)], openapi_url=None)
 
 
@@ -61,7 +61,7 @@ def _file(name: str, request: Request) -> Response:
         raise HTTPException(status.HTTP_404_NOT_FOUND, f"{name} is no file of this page")
     content = files[name].read_bytes()
     tag = f'"{hashlib.sha256(content).hexdigest()}"'
-    # only signed-in users may get it, and after an upgrade everybody gets the new one
+    # no shared cache may keep the file, and browsers must check whether an upgrade has changed it
     headers = {"Cache-Control": "private, no-cache", "ETag": tag}
     if request.headers.get("If-None-Match") == tag:
         return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
@@ -119,8 +119,8 @@ def _waiting(key: _Series, landing: str, commit: int, user: GetUserDep) -> dict[
 def _refuse_other_sites(request: Request) -> None:
     """Refuse requests that another site makes the browser of a signed-in user send.
 
-    A form cannot send JSON. The browser adds the headers that name the site and the origin, and no script can
-    change them; that of the site only to https and this machine.
+    A form cannot send JSON. Browsers add ``Origin``, and ``Sec-Fetch-Site`` for https and localhost; no
+    script can change these headers.
     """
     headers = request.headers
     origin, site = headers.get("Origin"), headers.get("Sec-Fetch-Site")
@@ -148,7 +148,7 @@ def _decision(
 
 @contextlib.contextmanager
 def _errors_as_responses() -> Iterator[None]:
-    """Answer with the error of a landing or its storage."""
+    """Turn errors of a landing or its storage into HTTP responses."""
     try:
         yield
     except NothingToReview as error:
@@ -156,7 +156,7 @@ def _errors_as_responses() -> Iterator[None]:
     except (LandingError, InvalidArgument) as error:
         raise HTTPException(status.HTTP_502_BAD_GATEWAY, str(error)) from error
     except Exception as error:
-        # its text may have more than a user of the page may know
+        # the text of the error may contain more than the user may see
         log.exception("A landing cannot be read for the page")
         problem = f"{type(error).__name__}; the API server's log says more"
         raise HTTPException(status.HTTP_502_BAD_GATEWAY, problem) from error
@@ -189,7 +189,7 @@ def _connection(connection_id: str, user: GetUserDep, session: SessionDep) -> di
 
 
 def _dags(user: Any, method: Literal["GET", "PUT"] = "GET") -> set[str]:
-    """Return the DAGs that a person may read, or edit."""
+    """Return the ids of the DAGs that a user may read (``GET``) or edit (``PUT``)."""
     return get_auth_manager().get_authorized_dag_ids(user=user, method=method)
 
 

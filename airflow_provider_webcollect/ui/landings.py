@@ -1,5 +1,8 @@
-"""The landings that Airflow's database knows, by their asset events and their failed task instances, and
-their columns: in which share of each run's rows they were filled."""
+"""The landings in Airflow's database, and the columns of their rows.
+
+Asset events and failed task instances show the runs of a landing. Events have, for each column, the share of
+the run's rows in which it is filled.
+"""
 
 from __future__ import annotations
 
@@ -44,30 +47,32 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.assets import InputsWithoutRows, LandedSource
 
-#: How many series of landings are shown, and how many runs of each.
+#: Maximum number of series of landings that are shown, and of runs of each series.
 MOST_SERIES, MOST_RUNS = 200, 30
-#: More series than this are kept for this number of seconds, without their contents.
+#: If there are more series than this, the list of series is cached for this number of seconds.
 MANY_SERIES, KEPT_SECONDS = 1_000, 60.0
-#: How many columns of a landing are shown.
+#: Maximum number of columns of a landing that are shown.
 MOST_COLUMNS = 50
-#: A number is odd if it differs from the usual by this factor; a landing is late after this many of its usual
-#: intervals.
+#: A number is odd if it differs from the usual number by more than this factor; a landing is late after this
+#: many of its usual intervals.
 ODD_FACTOR = 2
-#: How many checks that a source has not passed are shown, and how many characters of each.
+#: Maximum number of a source's failed checks and warnings that are shown, and of characters of each.
 MOST_OUTCOMES, MOST_CHARACTERS = 5, 300
-#: How many missing inputs of a source are shown.
+#: Maximum number of missing inputs of a source that are shown.
 MOST_INPUTS = 20
-#: The group of a retry in the id of its landing.
+#: The task group of a retry of missing inputs, in the task id of the retry's landing.
 _RETRY = re.compile(rf"(?<![^.]){RETRY_GROUP.format('[0-9]')}\.(?=land$)")
-#: The events in Airflow's audit log of decisions on quarantined rows, as the page makes them.
+#: The names of the events in Airflow's audit log for decisions on quarantined rows that are made on the page.
 DECISIONS = {"accept": "webcollect_accept", "discard": "webcollect_discard"}
-#: No decision was made before.
+#: No decision can have been made before this time.
 _FIRST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-#: It has no subclasses of these operators that a DAG's author has written.
+#: Selects the task instances of this provider's operators, but not of subclasses that a DAG's author has
+#: written under other names.
 IS_OURS = TaskInstance.operator.startswith("WebCollect")
-#: The problems of a landing's newest run, or of one of its sources, the gravest first.
+#: The problems of a landing's newest run, or of one of its sources, the most serious first.
 MARKS = ("failed", "checks", "late", "odd", "empty")
-#: Runs that somebody starts: they do not show when the next one is due. The last type is of Airflow 3.3.
+#: The types of runs that a person starts, which do not show when the next run is due. The last type exists
+#: from Airflow 3.3 on.
 _UNPLANNED = (DagRunType.MANUAL, DagRunType.BACKFILL_JOB, "asset_materialization")
 
 _UNNAMED_RUN = "a run of another DAG"
@@ -79,11 +84,11 @@ _SERIES: tuple[Any, ...] = (
     AssetEvent.source_task_id,
     func.coalesce(AssetEvent.source_map_index, -1),
 )
-#: The same as one text; no id of Airflow has a slash.
+#: The columns of a :class:`SeriesKey` as one text; no id in Airflow contains a slash.
 _SERIES_TEXT: ColumnElement[str] = functools.reduce(
     lambda text, column: text + "/" + column, [cast(column, String) for column in _SERIES]
 )
-#: Other operators and people add events to assets as well, which must not take the places of landings.
+#: Conditions that an asset event is from a landing: other operators and users also add events to assets.
 _IS_LANDING = (
     cast(AssetEvent.extra, String).contains('"webcollect_conn_id"'),
     AssetEvent.source_dag_id.is_not(None),
@@ -93,7 +98,7 @@ _IS_LANDING = (
 
 
 class SeriesKey(NamedTuple):
-    """The landings of one Airflow task, or of one index of a mapped one, for one outlet asset."""
+    """The key of a series: the landings of one task, or one index of a mapped task, for one outlet asset."""
 
     asset_id: int
     dag_id: str
@@ -102,12 +107,12 @@ class SeriesKey(NamedTuple):
 
     @property
     def first(self) -> SeriesKey:
-        """The series of the landing whose missing inputs this one has collected again; mostly the same."""
+        """The series whose missing inputs this series retries; this series itself if it is not a retry."""
         return self._replace(task_id=_RETRY.sub("", self.task_id))
 
     @property
     def retries(self) -> list[SeriesKey]:
-        """The series of landings that may have collected missing inputs of this one again."""
+        """The series that may retry the missing inputs of this series."""
         group, _, label = self.task_id.rpartition("land")
         groups = [RETRY_GROUP.format(number) for number in range(1, MOST_RETRIES + 1)]
         return [] if label else [self._replace(task_id=f"{group}{retry}.land") for retry in groups]
@@ -125,23 +130,24 @@ class _Extent(NamedTuple):
     newest_id: int
 
     def is_overdue(self, now: datetime.datetime) -> bool:
-        """Return whether the last event is old for its series, by the mean of the times between two."""
+        """Return whether the last event is old for its series, by the mean time between its events."""
         if self.events < LEAST_USUAL:
             return False
         return now - self.newest > ODD_FACTOR * (self.newest - self.oldest) / (self.events - 1)
 
 
-#: When the series of all landings were read, by ``time.monotonic()``, and which they were.
+#: The time of ``time.monotonic()`` at which all series were last read, and these series.
 _known: tuple[float, dict[SeriesKey, _Extent]] = (-math.inf, {})
 
 
 @dataclass
 class PastRun:
-    """A run of a landing, by the newest event that it has left, or its failed task instance.
+    """A run of a landing, from its newest event or from its failed task instance.
 
-    :ivar event: None if it has failed.
-    :ivar is_planned: whether a schedule or an asset has started it.
-    :ivar retries: the events of landings that have collected missing inputs again.
+    :ivar ended_at: time of the event, or the end of the failed task instance.
+    :ivar event: the newest event; None if the run has failed.
+    :ivar is_planned: whether a schedule or an asset has started the run.
+    :ivar retries: the events of the landings that have retried missing inputs in this run.
     """
 
     run_id: str
@@ -153,7 +159,7 @@ class PastRun:
 
     @functools.cached_property
     def sources(self) -> list[LandedSource]:
-        """What its events say about each collection task."""
+        """The state of each collection task after the run, from its events."""
         sources = self.event.sources() if self.event else []
         for event in self.retries:
             retried = {source.collection_task_id: source for source in event.sources()}
@@ -162,12 +168,12 @@ class PastRun:
 
     @property
     def events(self) -> list[LandingEvent]:
-        """All of its events, in order."""
+        """All events of the run, in order."""
         return [self.event, *self.retries] if self.event else []
 
     @property
     def rows(self) -> int:
-        """The rows that it has landed, also with retries."""
+        """The number of rows that the run has landed, retries included."""
         return sum(event.rows for event in self.events)
 
     @property
@@ -180,7 +186,10 @@ class PastRun:
 
 
 def _with_retry(source: LandedSource, retry: LandedSource | None) -> LandedSource:
-    """Return what is known of a collection task after missing inputs were collected again."""
+    """Return the state of a collection task after a retry of its missing inputs.
+
+    :param retry: the source of the retry's event; None if there was no retry.
+    """
     if retry is None:
         return source
     return source._replace(
@@ -194,10 +203,10 @@ def _with_retry(source: LandedSource, retry: LandedSource | None) -> LandedSourc
 
 
 class _Expectation(NamedTuple):
-    """When the next landing of a series is due.
+    """The expected time of the next landing of a series.
 
-    :ivar interval: the median of the times between the latest planned ones; None if there are too few.
-    :ivar at: None likewise.
+    :ivar interval: the median time between the latest planned landings; None if there are too few of them.
+    :ivar at: the time at which the next landing is due; None if there are too few planned landings.
     """
 
     interval: datetime.timedelta | None = None
@@ -205,18 +214,22 @@ class _Expectation(NamedTuple):
 
     @classmethod
     def of(cls, planned: Sequence[datetime.datetime], newest: datetime.datetime) -> _Expectation:
-        """Return it from the times of planned landings, the oldest first, and that of the newest of all."""
+        """Return the expectation for a series.
+
+        :param planned: the times of the planned landings, the oldest first.
+        :param newest: the time of the newest landing, planned or not.
+        """
         pairs = itertools.pairwise(planned)
         seconds = usual_of([(later - earlier).total_seconds() for earlier, later in pairs])
         if seconds is None:
             return cls()
         interval = datetime.timedelta(seconds=seconds)
-        # the first planned one after the newest, which may have been started by hand
+        # the next planned time after the newest landing, which may have been started by hand
         passed = (newest - planned[-1]) // interval if interval else 0
         return cls(interval, planned[-1] + (passed + 1) * interval)
 
     def is_late(self, now: datetime.datetime) -> bool:
-        """Return whether it should have come."""
+        """Return whether the next landing is overdue."""
         if self.interval is None or self.at is None:
             return False
         return now > self.at + (ODD_FACTOR - 1) * self.interval
@@ -227,18 +240,18 @@ def read_landings(
 ) -> dict[str, Any]:
     """Return the latest landings for the page.
 
-    :param session: of Airflow's database.
-    :param dag_ids: the DAGs whose landings are returned.
-    :param search: words, each of which the DAG, the task or the asset must have in its name, or the asset in
-        its URI.
+    :param session: a session of Airflow's database.
+    :param dag_ids: the ids of the DAGs whose landings are returned.
+    :param search: words, each of which must occur in the id of the DAG or the task, or in the name or the URI
+        of the asset; empty (default) for all landings.
     """
     of_all = _known_extents(session)
     found_extents = of_all
     if search:
         found = _extents(session, and_(*map(_has_word, search.replace(" · ", " ").split())))
-        # those that have come since all were read
+        # add the series that are new since all series were read
         of_all = of_all | {key: found[key] for key in found if key.first == key or key.first not in of_all}
-        # a retry that is found alone is a part of its first landing
+        # if only a retry is found, the series of its first landing is shown
         firsts = (key.first if key.first in of_all else key for key in found)
         found_extents = {key: of_all[key] for key in firsts}
     extents = {key: extent for key, extent in found_extents.items() if key.dag_id in dag_ids}
@@ -255,7 +268,7 @@ def read_landings(
         has_failed = key[1:] in failed_at and failed_at[key[1:]] > extent.newest
         return has_failed or (is_expected(key) and extent.is_overdue(now)), extent.newest
 
-    # those that have retired are left out first, however many of them are overdue
+    # retired series are the first to be left out, even if many of them are overdue
     ordered = sorted(extents, key=urgency, reverse=True)
     looked_at, retired = 0, dict[SeriesKey, str]()
     while looked_at < len(ordered) and looked_at - len(retired) < MOST_SERIES:
@@ -293,7 +306,7 @@ def read_landings(
 
 
 def _has_word(word: str) -> ColumnElement[bool]:
-    """Return the condition that a landing has a word in one of its names."""
+    """Return the SQL condition that a landing has a word in one of its names or in its asset's URI."""
 
     def has_it(*columns: Any) -> ColumnElement[bool]:
         return or_(*(func.lower(column).contains(word.lower(), autoescape=True) for column in columns))
@@ -303,9 +316,9 @@ def _has_word(word: str) -> ColumnElement[bool]:
 
 
 def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
-    """Yield the newest landing of each Airflow task for each of its assets, and the id of its DAG.
+    """Yield the DAG's id and the newest landing of each Airflow task for each of its assets.
 
-    If there are very many, a landing of the last minute may be missing.
+    If there are more than :data:`MANY_SERIES` series, a landing of the last minute may be missing.
     """
     newest = [extent.newest_id for extent in _known_extents(session).values()]
     columns = (AssetEvent.source_dag_id, AssetEvent.extra)
@@ -317,11 +330,12 @@ def newest_landings(session: Session) -> Iterator[tuple[str, LandingEvent]]:
 
 
 def read_columns(session: Session, key: SeriesKey, now: datetime.datetime) -> dict[str, Any]:
-    """Return the latest runs of a landing and its columns: those with failed checks, then those that have
-    changed most.
+    """Return the latest runs of a landing and its columns.
 
-    :param session: of Airflow's database.
-    :param key: of the landing's series; one that is not known has no runs and no columns.
+    Columns with failed checks or warnings come first, then those whose filled share has changed most.
+
+    :param session: a session of Airflow's database.
+    :param key: the key of the landing's series; an unknown series has no runs and no columns.
     """
 
     def importance(column: dict[str, Any]) -> tuple[bool, float]:
@@ -352,9 +366,9 @@ def runs_of(session: Session, key: SeriesKey) -> list[PastRun]:
 def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
     """Return the columns that any of the runs had; the newest run's columns come first.
 
-    Each list of a column has an entry for each run, None for nothing.
+    Each list of a column has an entry for each run; None if the run has no such value.
     """
-    # what has landed, and the checks that its columns have not passed
+    # by run and collection task: the source, and the failed checks and warnings of its columns
     by_run: list[dict[str, tuple[LandedSource, dict[str, list[str]]]]] = []
     for run in runs:
         by_task = {}
@@ -391,28 +405,28 @@ def _columns(runs: Sequence[PastRun]) -> list[dict[str, Any]]:
 
 
 def _share(source: LandedSource, name: str) -> float | None:
-    """Return in which share of the rows a column is filled; None if it is not known."""
+    """Return the share of the rows in which a column is filled, 0 to 1; None if it is not known."""
     if not source.rows or not source.filled:
         return None
-    # it may be one of the columns that were left out
+    # with the maximum number of columns, it may be one of the columns that were left out
     return source.filled.get(name, 0.0 if len(source.filled) < MAX_COLUMNS else None)
 
 
 def _not_passed(source: LandedSource) -> list[CheckOutcome]:
-    """Return the checks that the rows of a source have not passed, the failed ones before the warnings."""
+    """Return the checks that a source's rows have not passed, failed checks before warnings."""
     outcomes = []
     for check in source.checks:
-        # anyone may add events, with any checks
+        # users can add events with any checks
         with contextlib.suppress(ValidationError):
             outcomes.append(convert(check, CheckOutcome))
     return [outcome for state in ("failed", "warning") for outcome in outcomes if outcome.state == state]
 
 
 def _known_extents(session: Session) -> dict[SeriesKey, _Extent]:
-    """Return the series of all landings; if there are very many, as they were up to a minute ago.
+    """Return the series of all landings; if there are many, the list may be up to a minute old.
 
-    Which of thousands are shown need not change more often, and to look at all their events takes longer than
-    everything else. What is shown of them is always read.
+    Reading all events of thousands of series takes longer than everything else, and the choice of the shown
+    series need not change more often. The contents of the shown series are always read again.
     """
     global _known  # each process has its own
     known_at, known = _known
@@ -424,7 +438,7 @@ def _known_extents(session: Session) -> dict[SeriesKey, _Extent]:
 
 
 def _extents(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey, _Extent]:
-    """Return the series of all landings, without the contents of an event."""
+    """Return the extents of the series whose events meet a condition, except retries of these series."""
     moment = AssetEvent.timestamp
     columns = (*_SERIES, func.max(moment), func.min(moment), func.count(), func.max(AssetEvent.id))
     rows = session.execute(select(*columns).where(*_IS_LANDING, condition).group_by(*_SERIES))
@@ -433,17 +447,17 @@ def _extents(session: Session, condition: ColumnElement[bool]) -> dict[SeriesKey
 
 
 def _landed(session: Session, keys: Collection[SeriesKey]) -> dict[SeriesKey, list[PastRun]]:
-    """Return the runs that the newest events of each series tell of, the oldest first."""
+    """Return the runs of each series from its newest events, the oldest first."""
     event, run = AssetEvent, DagRun
     number = func.row_number().over(
         partition_by=_SERIES_TEXT, order_by=(event.timestamp.desc(), event.id.desc())
     )
-    # the condition on the assets has an index
+    # the condition on the assets is redundant, but has an index
     texts = [_text(each) for key in keys for each in (key, *key.retries)]
     is_asked = (event.asset_id.in_({key.asset_id for key in keys}), _SERIES_TEXT.in_(texts))
     numbered = select(event.id, number.label("number")).where(*_IS_LANDING, *is_asked).subquery()
-    # neither objects of the ORM nor dicts of the JSON: they keep the garbage collector busy for longer than
-    # the query takes
+    # select columns and JSON text: ORM objects and dicts keep the garbage collector busy for longer than the
+    # query takes
     extra_json = cast(event.extra, String)
     rows = session.execute(
         select(*_SERIES, event.timestamp, event.source_run_id, extra_json, run.logical_date, run.run_type)
@@ -471,7 +485,7 @@ def _text(key: SeriesKey) -> str:
 
 
 def _last_failures(session: Session) -> dict[tuple[str, str, int], datetime.datetime]:
-    """Return when each Airflow task that lands, or each index of a mapped one, has failed last."""
+    """Return the time of the last failure of each task of this provider, by task and map index."""
     ti = TaskInstance
     columns = (ti.dag_id, ti.task_id, ti.map_index)
     failed = (IS_OURS, ti.state == TaskInstanceState.FAILED)
@@ -484,7 +498,7 @@ def _last_failures(session: Session) -> dict[tuple[str, str, int], datetime.date
 def _failures(
     session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]]
 ) -> dict[SeriesKey, list[PastRun]]:
-    """Return the failed runs of each series since the oldest event that is shown of any."""
+    """Return the failed runs of each series since the oldest event in ``landed_of``."""
     since = min((landed[0].ended_at for landed in landed_of.values() if landed), default=None)
     if since is None:
         return {key: [] for key in landed_of}
@@ -508,11 +522,12 @@ def _failures(
 def _retired(
     session: Session, extents: Mapping[SeriesKey, _Extent], keys: Collection[SeriesKey]
 ) -> dict[SeriesKey, str]:
-    """Return which landings no longer come, and why.
+    """Return the retired series, whose landings no longer come, each with the reason.
 
-    :param extents: of all series, also those that a search leaves out.
-    :param keys: the series to look at. A DAG has the tasks, and the indexes of mapped ones, that its newest
-        ended run has.
+    A DAG has the tasks, and the indexes of mapped tasks, of its newest run that has ended.
+
+    :param extents: the extents of all series, including those that a search leaves out.
+    :param keys: the keys of the series to check.
     """
     stale = set(session.scalars(select(DagModel.dag_id).where(DagModel.is_stale)))
     ti, run = TaskInstance, DagRun
@@ -529,7 +544,7 @@ def _retired(
     for dag_id, task_id, map_index, state, moment in rows:
         indexes_of.setdefault(dag_id, {}).setdefault(task_id, {})[map_index] = state
         ended_at[dag_id] = moment
-    # a task may land elsewhere in each of its runs, or to several assets in one
+    # a task may land elsewhere in each run, or to several assets in one run
     newest_of = {key[1:]: extents[key] for key in sorted(extents, key=lambda key: extents[key].newest)}
     event_ids = {extent.newest_id for key in keys for extent in (extents[key], newest_of[key[1:]])}
     is_newest = AssetEvent.id.in_(event_ids)
@@ -540,7 +555,7 @@ def _retired(
         if key.dag_id in stale:
             return "Airflow no longer has the DAG"
         tasks, moment = indexes_of.get(key.dag_id), ended_at.get(key.dag_id)
-        # what has landed since is of a run that goes on, or that was cleared
+        # a landing after that run's end is from a run that is still running, or that was cleared
         if tasks and (moment is None or extents[key].newest <= moment):
             indexes = tasks.get(key.task_id)
             if indexes is None:
@@ -556,7 +571,7 @@ def _retired(
 
 
 def _one_per_run(runs: Iterable[PastRun]) -> list[PastRun]:
-    """Return the last of what each run has left, the oldest first: one that was cleared has several."""
+    """Return the last entry for each run, the oldest first: a run that was cleared has several entries."""
     last_of: dict[str, PastRun] = {}
     for run in sorted(runs, key=lambda run: run.ended_at):
         last_of.pop(run.run_id, None)
@@ -571,14 +586,17 @@ def _described(
     is_expected: bool,
     retired: str | None,
 ) -> dict[str, Any]:
-    """Return what the page shows of a series.
+    """Return the description of a series for the page.
 
-    :param retired: why the landing no longer comes; None if it does.
+    :param landed: the runs that have landed, the oldest first; at least one.
+    :param failed: the failed runs.
+    :param is_expected: whether the DAG has a schedule and is not paused.
+    :param retired: the reason why the landing no longer comes; None if it still does.
     """
     newest = landed[-1]
     assert newest.event
     runs = _one_per_run([*landed, *failed])
-    # runs that somebody has started do not show how often they come
+    # runs that a person has started do not show the usual interval
     planned = [run.ended_at for run in _one_per_run(landed) if run.is_planned]
     if not is_expected or retired:
         planned = []
@@ -604,20 +622,20 @@ def _described(
 
 
 def _is_odd(rows: int, usual_rows: float | None) -> bool:
-    """Return whether rows are far from what is usual by the landing's own account."""
+    """Return whether a number of rows differs from the usual number by more than :data:`ODD_FACTOR`."""
     if not rows or not usual_rows:
         return False
     return not usual_rows / ODD_FACTOR <= rows <= usual_rows * ODD_FACTOR
 
 
 def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
-    """Return the collection tasks of the newest landing, with what is usual and unusual for each of them."""
+    """Return the sources of the newest landing, each with its usual number of rows and its problems."""
     earlier = defaultdict[str, list[int]](list)
     for run in runs[:-1]:
         for source in run.sources:
             if source.rows is not None and not source.is_quarantined:
                 earlier[source.collection_task_id].append(source.rows)
-    # a run that has failed says nothing of its sources
+    # a failed run has no information about its sources
     has_ended_well = runs[-1].event is not None
     described = []
     for source in newest.sources:
@@ -626,7 +644,7 @@ def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
             latest = earlier[source.collection_task_id][-MOST_USUAL:]
             if _is_odd(source.rows, source.usual_rows):
                 mark = "odd"
-            # where runs without rows are common, one more is not unusual
+            # an empty run is only unusual if none of the latest runs was empty
             elif not source.rows and len(latest) >= LEAST_USUAL and all(latest):
                 mark = "empty"
         described.append(
@@ -644,7 +662,7 @@ def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
 
 
 def _shown_inputs(missing: InputsWithoutRows | None) -> dict[str, Any] | None:
-    """Return the first missing inputs, and the number of the others; None if none is missing."""
+    """Return the first missing inputs and the number of the others; None if none is missing."""
     if not (missing and missing.count):
         return None
     shown = [shortened(item) for item in missing.inputs[:MOST_INPUTS]]
@@ -652,7 +670,7 @@ def _shown_inputs(missing: InputsWithoutRows | None) -> dict[str, Any] | None:
 
 
 def told_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
-    """Return the first checks that rows have not passed, and the number of the others."""
+    """Return the first of the given checks for the page, and the number of the others."""
     return {
         "checks": [
             {"state": outcome.state, "text": shortened(str(outcome))} for outcome in outcomes[:MOST_OUTCOMES]
@@ -662,19 +680,19 @@ def told_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
 
 
 def shortened(text: str, most: int = MOST_CHARACTERS) -> str:
-    """Return a text, cut so that responses stay small."""
+    """Return a text, shortened to at most ``most`` characters to keep responses small."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _waiting(
     session: Session, landed_of: Mapping[SeriesKey, Sequence[PastRun]], dag_ids: Collection[str]
 ) -> dict[SeriesKey, list[dict[str, Any]]]:
-    """Return the runs whose rows wait for a decision in each series, the newest first.
+    """Return the runs with quarantined rows in each series, the newest first.
 
-    The newest event of a landing has all rows that waited there then. Decisions on the page since are known;
-    those made elsewhere are not. Several DAGs may land in one folder.
+    The newest event of a landing lists all rows that were quarantined at that time. Later decisions are only
+    known if they were made on the page. Several DAGs may land in one folder.
 
-    :param dag_ids: the DAGs whose runs are named.
+    :param dag_ids: the ids of the DAGs whose runs the user may see by name.
     """
     found = [
         (key, event, source, rows)
@@ -687,7 +705,7 @@ def _waiting(
     known = {tuple(row) for row in session.execute(select(DagRun.dag_id, DagRun.run_id).where(has_id))}
     waiting: dict[SeriesKey, dict[tuple[str, str], dict[str, Any]]] = {key: {} for key in landed_of}
     for key, event, source, rows in sorted(found, key=lambda each: each[-1].at, reverse=True):
-        # in a folder that was emptied, the numbers begin again
+        # in a folder that was emptied, the numbers of commits begin again
         if decided.get((source.manifest, rows.commit), rows.at) > rows.at:
             continue
         run = (rows.dag_id, rows.run_id)
@@ -713,25 +731,28 @@ def _waiting(
 
 
 def run_name(dag_id: str, run_id: str, dag_ids: Collection[str]) -> str:
-    """Return how a run is called for a person who may read some DAGs; commands are in none."""
+    """Return the name of a run for a user; only runs of readable DAGs and of commands have their ids.
+
+    :param dag_ids: the ids of the DAGs that the user may read.
+    """
     return run_id if dag_id in (*dag_ids, COMMAND) else _UNNAMED_RUN
 
 
 def _newest_sources(landed: Sequence[PastRun]) -> Iterable[tuple[LandingEvent, LandedSource]]:
-    """Return the newest of what events say about each landing."""
+    """Return the newest event and source of each landing."""
     return {
         source.manifest: (run.event, source) for run in landed if run.event for source in run.sources
     }.values()
 
 
 def _decisions(session: Session, since: datetime.datetime | None) -> dict[tuple[str, int], datetime.datetime]:
-    """Return when decisions were made on the page, by the landing's manifest and the commit's number.
+    """Return the times of decisions on the page, by the landing's manifest and the commit's number.
 
-    :param since: when the first of them may have been made; None if there are none to look for.
+    :param since: the time of the first possible decision; None to return no decisions.
     """
     if since is None:
         return {}
-    # anyone may add events, with any times: some cannot be told in UTC
+    # users can add events with any times, some of which cannot be converted to UTC
     since = min(max(since, _FIRST), datetime.datetime.now(datetime.UTC))
     is_decision = (Log.event.in_(DECISIONS.values()), Log.dttm >= since)
     decided = {}
@@ -757,7 +778,7 @@ def _run(run: PastRun, newest: LandingEvent) -> dict[str, Any]:
         "bytes": event and sum(each.bytes for each in run.events),
         "duration": event and sum(each.duration for each in run.events),
         "usual_rows": event and event.usual_rows,
-        # of rows that are quarantined, their checks say what is wrong
+        # for quarantined rows, their checks show the problem
         "is_odd": event is not None
         and not any(source.is_quarantined for source in run.sources)
         and _is_odd(run.rows, event.usual_rows),

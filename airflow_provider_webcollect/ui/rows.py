@@ -1,6 +1,6 @@
-"""The rows of a landing: five of them, where they were loaded to, and decisions on quarantined ones.
+"""The rows of a landing: the first five rows, the tables that they were loaded into, and quarantined rows.
 
-Functions that ask the storage, which may hang, have no session of Airflow's database open meanwhile.
+The storage may hang, so functions that query it have no session of Airflow's database open at that time.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.storage.folder import Folder
     from airflow_provider_webcollect.ui.landings import SeriesKey
 
-    #: The id of a run, what its event says of a source, and the connection of the storage.
+    #: The id of a run, a source of the run's event, and the connection of the storage.
     _Found = tuple[str, LandedSource, str | None]
 
-#: How many rows are shown, how many of their columns, and how many characters of a value.
+#: Maximum number of rows, of their columns, and of characters of a value that are shown.
 MOST_ROWS, MOST_COLUMNS, MOST_CHARACTERS = 5, 20, 100
-#: How many requests of a process ask a storage at once, since they use threads of Airflow's whole API; how
-#: many seconds another one waits.
+#: Maximum number of requests that query storages at once in a process, since they use threads of Airflow's
+#: whole API; and the number of seconds for which another request waits.
 MOST_AT_ONCE, PATIENCE = 4, 5.0
 #: The fields of a load's result that are shown.
 _LOADED = ("table", "rows", "parts", "commit", "skipped_rows", "skipped")
@@ -57,13 +57,14 @@ _turns = threading.BoundedSemaphore(MOST_AT_ONCE)
 
 
 def read_rows(key: SeriesKey, landing: str | None = None, commit: int | None = None) -> dict[str, Any]:
-    """Return the first rows of the newest run with rows, as texts; of several sources, of one.
+    """Return the first rows of the newest run with rows, as text. If it has several sources, one is chosen.
 
-    :param key: of the landing's series.
-    :param landing: with ``commit``, to return the first rows that this commit has quarantined there, with the
-        rules that each has broken.
-    :raises NothingLanded: if there are none.
-    :raises NothingToReview: if the rows of the commit do not wait for a decision.
+    :param key: the key of the landing's series.
+    :param landing: the folder, or the name of the table, that ``commit`` belongs to; None without ``commit``.
+    :param commit: the number of a commit, to return the first rows that it has quarantined, with the rules
+        that each row has broken; None (default) for landed rows.
+    :raises NothingLanded: if there are no rows.
+    :raises NothingToReview: if the commit has no quarantined rows.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
     if commit is not None:
@@ -90,11 +91,13 @@ def read_rows(key: SeriesKey, landing: str | None = None, commit: int | None = N
 
 
 def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]:
-    """Return the last load of rows of a landing into each table by each Airflow task, the newest first.
+    """Return the last load of a landing's rows into each table by each Airflow task, the newest first.
 
-    They are known by their results, in Airflow's XComs, of the runs whose arguments it keeps: the latest 30.
+    Loads are found by their results in Airflow's XComs, and only in runs whose rendered arguments Airflow
+    keeps, by default the latest 30.
 
-    :param dag_ids: the DAGs whose loads are returned.
+    :param key: the key of the landing's series.
+    :param dag_ids: the ids of the DAGs whose loads are returned.
     """
     ti, arguments, xcom = TaskInstance, RenderedTaskInstanceFields, XComModel
     loads = (
@@ -111,7 +114,7 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
         places = {_address(manifest) for event in events for manifest in event.all_manifests()}
         for row in session.execute(loads):
             instance, given, value = row.TaskInstance, row.rendered_fields, XComModel.deserialize_value(row)
-            # a backend of XComs may keep the value elsewhere
+            # a custom XCom backend may store the value elsewhere: then the result is not a dict
             results = value.get("sources", [value]) if isinstance(value, dict) else []
             for result in results:
                 if not places & {_address(of.get("landing")) for of in (given, result)}:
@@ -123,18 +126,21 @@ def read_loads(key: SeriesKey, dag_ids: Collection[str]) -> list[dict[str, Any]]
                     "ended_at": instance.end_date.isoformat(),
                 }
                 table = (instance.dag_id, instance.task_id, instance.map_index, str(facts["table"]))
-                # a load of nothing only shows that the table has all rows
+                # a load without new rows only shows that the table has all rows
                 earlier = {} if facts["parts"] else loads_of.get(table, {})
                 loads_of[table] = {**task, **where, **facts, **earlier, "commit": facts["commit"]}
     return sorted(loads_of.values(), key=lambda load: load["ended_at"], reverse=True)
 
 
 def read_waiting(key: SeriesKey, landing: str, commit: int, dag_ids: Collection[str]) -> dict[str, Any]:
-    """Return what a person should know of quarantined rows before a decision.
+    """Return the facts on quarantined rows that a person should know before a decision.
 
-    :param dag_ids: the DAGs whose runs are named.
-    :param landing: as for :func:`decide`, like ``commit``.
-    :raises NothingToReview: if they do not wait for a decision; it says who has decided, if that is known.
+    :param key: the key of the landing's series.
+    :param landing: the folder, or the name of the table.
+    :param commit: the number of the commit that has quarantined the rows.
+    :param dag_ids: the ids of the DAGs whose runs the user may see by name.
+    :raises NothingToReview: if the rows are not quarantined; the error says who has decided, if that is
+        known.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read.
     """
     _, source, conn_id = _quarantining(key, landing, commit)
@@ -159,12 +165,14 @@ def read_waiting(key: SeriesKey, landing: str, commit: int, dag_ids: Collection[
 
 
 def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, user: str) -> dict[str, Any]:
-    """Accept or discard the rows that a commit has quarantined, by one commit; the audit log has it.
+    """Accept or discard the rows that a commit has quarantined, and add the decision to Airflow's audit log.
 
+    :param key: the key of the landing's series.
     :param landing: the folder, or the name of the table.
-    :param commit: its number.
+    :param commit: the number of the commit that has quarantined the rows.
     :param user: the user who decides; a second decision of the same user on the same rows changes nothing.
-    :raises NothingToReview: if they do not wait for a decision; it says who has decided, if that is known.
+    :raises NothingToReview: if the rows are not quarantined; the error says who has decided, if that is
+        known.
     :raises LandingError: or :class:`.InvalidArgument`, if the storage cannot be read or written.
     """
     run_id, source, conn_id = _quarantining(key, landing, commit)
@@ -186,7 +194,7 @@ def decide(key: SeriesKey, landing: str, commit: int, decision: review.Choice, u
 
 
 def _quarantining(key: SeriesKey, landing: str | None, commit: int) -> _Found:
-    """Return the source of which a commit has quarantined rows, with the run that has read them."""
+    """Return the source whose rows a commit has quarantined, and the id of the run that has read them."""
 
     def meant(source: LandedSource) -> list[WaitingRows]:
         return [rows for rows in source.waiting if source.landing == landing and rows.commit == commit]
@@ -199,7 +207,7 @@ def _quarantining(key: SeriesKey, landing: str | None, commit: int) -> _Found:
 
 
 def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found | None:
-    """Return the newest of the sources that are meant."""
+    """Return the newest source that meets the condition, with its run; None if there is none."""
     with create_session() as session:
         runs = landed_runs_of(session, key)
     found = (
@@ -214,7 +222,10 @@ def _newest(key: SeriesKey, is_meant: Callable[[LandedSource], bool]) -> _Found 
 
 @contextlib.contextmanager
 def _opened(manifest: str, conn_id: str | None) -> Iterator[Folder]:
-    """Provide a landing's folder, when this request may ask the storage."""
+    """Yield a landing's folder, once this request may query the storage.
+
+    :raises StorageError: if other requests query storages for too long.
+    """
     if not _turns.acquire(timeout=PATIENCE):
         raise StorageError("other requests wait for a storage that does not answer; try again later")
     try:
@@ -225,14 +236,17 @@ def _opened(manifest: str, conn_id: str | None) -> Iterator[Folder]:
 
 
 def _address(landing: object) -> str:
-    """Return the address of a landing, whichever of its names is given, without its connection."""
+    """Return the address of a landing without its connection, to compare landings.
+
+    :param landing: the folder, its manifest, or the name of the table; all give the same address.
+    """
     return Location("folder", str(landing).removesuffix(f"/{MANIFEST}")).asset_uri
 
 
 def _text(value: Any) -> str | None:
     if value is None:
         return None
-    # values of Parquet may also be decimals, dates and times
+    # values from Parquet can also be decimals, dates and times
     is_json = isinstance(value, bool | int | float | list | dict)
     text = json.dumps(value, ensure_ascii=False, default=str) if is_json else str(value)
     return shortened(text, MOST_CHARACTERS)

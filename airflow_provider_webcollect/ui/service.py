@@ -1,4 +1,4 @@
-"""The service's data on the page: read only while somebody looks, and kept for a while."""
+"""The service's data for the page, which is read only while somebody views the page, and kept for a while."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds after which a value is read again; one that could not be read; analytics change slowly. The page
-#: asks every 30 seconds, and finds a value old each time, however long it took to read.
+#: Seconds after which a value is read again; after which a reading that failed is tried again; and after
+#: which analytics, which change slowly, are read again. The page asks every 30 seconds, and finds a value old
+#: each time, however long it took to read.
 LIFETIME, RETRY_AFTER, ANALYTICS_LIFETIME = 25.0, 5.0, 3600.0
-#: Seconds to wait for a response of the service by default; after that, the page says so.
+#: Seconds to wait for a response of the service by default; after that, the page says that it is waiting.
 PATIENCE = 2.0
-#: The days of analytics that are shown.
+#: Number of days of analytics that are shown.
 DAYS = 30
 #: The share of successful runs below which a day is marked.
 SUCCEEDED_LOW = 0.9
-#: How many tasks are shown, and of how many that run the sub-tasks are counted.
+#: Maximum number of tasks that are shown, and of extracting tasks whose sub-tasks are counted.
 MOST_TASKS, MOST_COUNTED = 500, 20
 
 T = TypeVar("T")
@@ -58,9 +59,10 @@ class Known(Generic[T]):
     """A value as it was last read.
 
     :ivar value: None if it has never been read.
-    :ivar read_at: when that was.
+    :ivar read_at: when the value was read; None if it has never been read.
     :ivar problem: why the last attempt to read it has failed; None if it has not.
-    :ivar unanswered_since: since when the service is being asked for it; None if it is not.
+    :ivar unanswered_since: since when the service has been asked for the value without a response; None if
+        there was a response.
     """
 
     value: T | None = None
@@ -69,9 +71,9 @@ class Known(Generic[T]):
     unanswered_since: datetime.datetime | None = None
 
     def as_json(self, value: Callable[[T], Any]) -> dict[str, Any]:
-        """Return it for the page.
+        """Return the value and the facts about its reading, as JSON for the page.
 
-        :param value: returns the value as the page gets it.
+        :param value: function that converts the value for the page.
         """
         return {
             "value": None if self.value is None else value(self.value),
@@ -84,8 +86,8 @@ class Known(Generic[T]):
 class LastKnown(Generic[T]):
     """A value that a thread reads again when somebody asks for it and it is old.
 
-    :param read: reads it.
-    :param lifetime: seconds until it is old; after a failure it is so after :data:`RETRY_AFTER`.
+    :param read: function that reads the value.
+    :param lifetime: seconds until the value is old; after a failed reading, :data:`RETRY_AFTER` applies.
     """
 
     def __init__(self, read: Callable[[], T], lifetime: float = LIFETIME) -> None:
@@ -97,19 +99,19 @@ class LastKnown(Generic[T]):
         self._lock = threading.Lock()
 
     def refresh(self) -> None:
-        """Begin to read the value if it is old and nobody reads it yet."""
+        """Start a thread that reads the value, if it is old and no thread reads it yet."""
         with self._lock:
             if self._reading is None and time.monotonic() >= self._old_at:
                 since = self._known.unanswered_since or datetime.datetime.now(datetime.UTC)
                 self._known = replace(self._known, unanswered_since=since)
-                # a daemon, so that the API server can end while the service does not answer
+                # a daemon thread, so that the API server can end while the service does not answer
                 self._reading = threading.Thread(target=self._read_again, daemon=True)
                 self._reading.start()
 
     def get(self, patience: float) -> Known[T]:
         """Return the value; if it is being read, wait for it.
 
-        :param patience: seconds to wait at most; after that the last known value is returned.
+        :param patience: maximum number of seconds to wait; after that the last known value is returned.
         """
         if reading := self._reading:
             reading.join(max(0.0, patience))
@@ -120,11 +122,11 @@ class LastKnown(Generic[T]):
             answer = Known(self._read(), datetime.datetime.now(datetime.UTC))
             lifetime = self._lifetime
         except WebCollectError as error:
-            # any other error is a response of the service, or comes before it is asked
+            # any other error is a response of the service, or occurs before the service is asked
             is_silent = isinstance(error, TransportError | ServiceFailure)
             answer, lifetime = self._failed(str(error), is_silent), RETRY_AFTER
         except Exception as error:
-            # of a secrets backend, for example; its text may have more than a user of the page may know
+            # such as an error of a secrets backend; its text may contain facts that a user may not see
             log.exception("Data for the page cannot be read")
             problem = f"{type(error).__name__}; the API server's log says more"
             answer, lifetime = self._failed(problem), RETRY_AFTER
@@ -137,12 +139,13 @@ class LastKnown(Generic[T]):
 
 
 class ServiceView:
-    """What the service shows of the account of one connection.
+    """The service's data about the account of one connection.
 
-    Each reading takes the connection as it is then, and the rate limit that it shares with the other users of
-    the connection in this process. It never renews the token: its threads may end at any moment.
+    Each reading uses the connection as it is at that moment, and the rate limit that all users of the
+    connection in this process share. It never renews the token, since its thread may end at any moment.
 
-    :param patience: seconds to wait for a response of the service; after that, what was last known is shown.
+    :param conn_id: id of the connection.
+    :param patience: seconds to wait for a response of the service; after that, the last known data is shown.
     """
 
     def __init__(self, conn_id: str, patience: float = PATIENCE) -> None:
@@ -156,7 +159,7 @@ class ServiceView:
         }
 
     def read(self, dag_ids: Collection[str] | None) -> dict[str, Any]:
-        """Return what a user may see of it, after at most ``patience`` seconds.
+        """Return the data that a user may see, after at most ``patience`` seconds.
 
         :param dag_ids: the DAGs that the user may read: only their collection tasks are shown. None for all
             DAGs, which shows all tasks.
@@ -184,7 +187,7 @@ class ServiceView:
             "capacity": answers["capacity"].as_json(dict),
             "tasks": tasks.as_json(
                 lambda value: {
-                    # new ones are asked for next time
+                    # with fewer tasks, missing ones are only new: the next reading has them
                     "left_out": len(ids.keys() - {task["task"] for task in value})
                     if len(value) >= MOST_TASKS
                     else 0,
@@ -231,9 +234,9 @@ class ServiceView:
 
 
 def known_connections(session: Session) -> list[str]:
-    """Return the ids of the service's connections: in the database, of assets, or of landings.
+    """Return the ids of the connections to the service: in the database, or named by assets or landings.
 
-    Those of a secrets backend that neither an asset nor a landing names cannot be known.
+    A connection of a secrets backend that neither an asset nor a landing names cannot be known.
     """
     stored = session.scalars(
         select(Connection.conn_id).where(Connection.conn_type == WebCollectHook.conn_type)
@@ -243,11 +246,12 @@ def known_connections(session: Session) -> list[str]:
 
 
 def _named_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> dict[str, str | None]:
-    """Return the collection tasks of a connection: those that are waited for, landed, or named by assets.
+    """Return the ids of a connection's collection tasks, each with its name in the newest landings, or None.
 
-    Each has the name that the newest landings have for it; None without one.
+    They are the collection tasks that Airflow tasks at work name, that have landed, or that assets name.
 
-    :param dag_ids: the DAGs that they are of; assets belong to none. None for all.
+    :param dag_ids: the DAGs whose collection tasks are returned, without those of assets, which belong to no
+        DAG; None for all.
     """
     assets = _asset_tasks(session) if dag_ids is None else []
     named: dict[str, str | None] = dict.fromkeys(task_id for of_conn, task_id in assets if of_conn == conn_id)

@@ -1,4 +1,4 @@
-/** Bars of runs and of days, as SVG: its colours are those of the style sheet. */
+/** Bars for runs and days, as SVG; the style sheet has the colours. */
 import { el, now, svg } from "./dom.js";
 import { cappedAxis, counted, number, rounded, share, UNKNOWN } from "./logic.js";
 
@@ -6,7 +6,7 @@ const STRIP = { height: 30, step: 6, width: 4.5, runs: 30 };
 const SHARES = { height: 22, step: STRIP.step, width: STRIP.width, top: 6 };
 const CHART = { width: 320, height: 96, foot: 4 };
 
-/** Return a bar for each run, the newest at the right: failed and empty ones, odd and cut ones differ in shape. */
+/** Return a bar for each run, the newest at the right; failed, empty, quarantined, odd and cut bars differ in shape. */
 export function runStrip(label, runs, titleOf) {
   const { height, step, width } = STRIP;
   const { top, capped } = cappedAxis(runs.map((run) => run.rows));
@@ -35,8 +35,8 @@ export function runStrip(label, runs, titleOf) {
 }
 
 /**
- * Return a bar for each run, the newest at the right, as high as its share of 1; those with failed checks have a
- * triangle above. `line` shows the text of the one that is pointed at, or chosen by arrow keys.
+ * Return a bar for each run, the newest at the right. Its height is a share of 1; a triangle above it means that checks
+ * did not pass. `line` shows the text of the bar that the user points at or chooses by arrow keys.
  */
 export function shareStrip({ name, shares, checks }, texts, line) {
   const { height, step, width, top } = SHARES;
@@ -56,16 +56,16 @@ export function shareStrip({ name, shares, checks }, texts, line) {
   return choosable(drawing, bars, line, (index) => texts[index]);
 }
 
-/** The service gives costs in units of the account's balance, without a currency. */
+/** How values of a metric are shown; costs are in units of the account's balance, without a currency. */
 const FORMATS = {
   rows: (value) => (value == null ? UNKNOWN : counted(value, "row")),
   succeeded: share,
   cost: (value) => (value == null ? UNKNOWN : `${number(value)} of the balance`),
 };
-/** How many days a key moves. */
+/** The number of bars that a key moves. */
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
 
-/** Show the text of a bar in `line`: of the last, of the one that is pointed at, or chosen by arrow keys. */
+/** Show the text of a bar in `line`: at first the last bar, then the one that the user points at or chooses by keys. */
 function choosable(drawing, bars, line, textOf) {
   let chosen = bars.length - 1;
   const tell = (index) => {
@@ -87,7 +87,7 @@ function choosable(drawing, bars, line, textOf) {
   return drawing;
 }
 
-/** Return a chart of a value per day; the line below it shows the day that is pointed at, or chosen by arrow keys. */
+/** Return a chart of a value per day; the line below it shows the day that the user points at or chooses by keys. */
 export function dayChart({ metric, title, low, high }, days, thresholds) {
   const format = FORMATS[metric];
   const limits = [
@@ -95,7 +95,7 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
     ["high", thresholds[high]],
   ].filter(([, limit]) => limit != null);
   const today = new Date(now()).toISOString().slice(0, 10);
-  // rows of a day that is not over may still come
+  // the day is not over, so more rows may come
   const isOpen = (index) => metric === "rows" && days[index].day >= today;
   const isBeyond = (index) =>
     values[index] != null &&
@@ -132,7 +132,7 @@ export function dayChart({ metric, title, low, high }, days, thresholds) {
   return el(
     "figure",
     { "data-chart": metric },
-    // not within the chart, where it would cover bars
+    // outside the chart, where the text would cover bars
     el("figcaption", {}, title, told.length ? el("span", { class: "limits" }, ` ${told.join(", ")}`) : null),
     drawing,
     el("div", { class: "range" }, el("span", {}, days[0].day), el("span", {}, days.at(-1).day)),

@@ -7,8 +7,9 @@ const TITLE = "webcollect-decision";
 
 export class DecisionDialog {
   /**
-   * :param ask: returns what is known of the rows; `sample` returns some of them; `send` sends a decision, and
-   *     returns `{ rows }`; `complaint` puts their errors into words; `closed` is called when the dialog is closed.
+   * :param ask: returns the facts about the rows; `sample` returns the first rows; `send` sends a decision and
+   *     returns `{ rows }`; `complaint` returns the text for an error of these three; `closed` is called when the
+   *     dialog is closed.
    */
   constructor({ ask, sample, send, complaint, closed }) {
     Object.assign(this, { ask, sample, send, complaint });
@@ -25,13 +26,13 @@ export class DecisionDialog {
   /**
    * Ask whether to accept or to discard rows.
    *
-   * :param decision: `accept` or `discard`; `which` are the rows, `{ series, landing, commit }`, and `name` what they
-   *     land in; `elsewhere` shows how to decide if this fails.
+   * :param decision: `accept` or `discard`; `which` identifies the rows, `{ series, landing, commit }`; `name` is the
+   *     name of their landing; `elsewhere` are elements that show how to decide if the dialog fails.
    */
   async open(decision, which, name, elsewhere) {
     const verb = DECISIONS[decision];
     const asked = (this.asked = {});
-    // a response to an earlier question is no longer shown
+    // a response to an earlier question must not be shown
     const tell = (...what) => this.asked === asked && this.tell(...what);
     const attempt = (act, failed) =>
       act().catch((error) => tell(failed, [el("p", {}, this.complaint(error)), ...elsewhere]));
@@ -64,12 +65,12 @@ export class DecisionDialog {
     this.confirm.textContent = verb ?? "";
     this.confirm.onclick = act;
     this.cancel.textContent = verb ? "Cancel" : "Close";
-    // of a long question, the beginning is read first
+    // without scrolling, so that a long question is read from the beginning
     this.cancel.focus({ preventScroll: true });
   }
 }
 
-/** Return the checks that rows did not pass; of rules about values, with how many rows broke each. */
+/** Return the checks that rows did not pass; a rule about values has the number of rows that broke it. */
 function checksList({ checks, checks_left_out }) {
   const items = checks.map(({ text, rows }) => el("li", {}, rows && el("b", {}, counted(rows, "row"), ": "), text));
   return el("div", { "data-checks": checks.length }, el("ul", {}, items), leftOut(checks_left_out, "check"));

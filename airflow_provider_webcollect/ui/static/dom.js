@@ -1,18 +1,18 @@
-/** Elements of the page: how they are made, replaced and linked. Texts become text nodes, never HTML. */
+/** Functions that make, replace and link the page's elements. Texts become text nodes, never HTML. */
 import { duration, exact, hasZone, isMapped, isPrintable, number, relative, taskName, UNKNOWN } from "./logic.js";
 
 const AIRFLOW = new URL("../../", import.meta.url);
 const SVG = "http://www.w3.org/2000/svg";
 const COPIED_MS = 2_000;
 
-/** How moments are shown: the zone that the person has chosen, how far the server's clock is ahead, in ms. */
+/** How moments are shown: `zone` is the user's time zone; `ahead` is how far the server's clock is ahead, in ms. */
 export const told = { zone: "UTC", ahead: 0 };
 
 export function now() {
   return Date.now() + told.ahead;
 }
 
-/** Make an element; attributes that are null or false are left out, `on…` adds a listener. */
+/** Make an element; attributes that are null or false are left out, and an attribute `on…` adds a listener. */
 export function el(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
@@ -39,9 +39,9 @@ function focusables(node) {
 }
 
 /**
- * Give `parent` one child for each of `wanted`, which are `{ key, facts, draw }`.
+ * Give `parent` one child for each entry `{ key, facts, draw }` of `wanted`.
  *
- * A child whose facts are the same as before stays, so that nothing flickers and selected text stays selected.
+ * A child whose facts have not changed stays, so that nothing flickers and selected text stays selected.
  */
 export function place(parent, wanted) {
   const focused = parent.contains(document.activeElement) ? document.activeElement : null;
@@ -64,7 +64,7 @@ export function place(parent, wanted) {
   }
 }
 
-/** Return a moment that is kept relative to now, its title is the exact time; one without a zone as it is. */
+/** Return a moment relative to now, which is updated, with the exact time as title; one without a zone stays text. */
 export function time(moment, attributes = {}) {
   if (!moment) return UNKNOWN;
   if (!hasZone(moment)) return exact(moment);
@@ -72,12 +72,12 @@ export function time(moment, attributes = {}) {
   return tellAge(el("time", { datetime: moment, title, "data-told": "relative", ...attributes }));
 }
 
-/** Return how long ago a moment was, kept so, in the words of a duration. */
+/** Return the time since a moment as a duration, which is updated. */
 export function elapsed(moment) {
   return time(moment, { "data-told": "elapsed" });
 }
 
-/** Return how old what was read at a moment is, by this machine's clock, which may be behind the server's. */
+/** Return the age of data that was read at a moment, which is updated; it is never negative. */
 export function age(moment) {
   return time(moment, { "data-told": "age" });
 }
@@ -89,7 +89,7 @@ function tellAge(each) {
   return each;
 }
 
-/** Return the exact moment, its title is how long ago that was. */
+/** Return the exact moment; the title is how long ago it was. */
 export function exactTime(moment) {
   if (!moment) return UNKNOWN;
   return el("time", { datetime: moment, title: relative(moment, now()) }, exact(moment, told.zone));
@@ -101,7 +101,7 @@ export function updateAges(root) {
 
 // ---- Links
 
-/** Return an address inside of Airflow; `parts` are the steps of its path. */
+/** Return an address in Airflow; `parts` are the segments of its path. */
 export function airflowAddress(...parts) {
   return new URL(parts.map(encodeURIComponent).join("/"), AIRFLOW);
 }
@@ -110,7 +110,7 @@ export function airflowLink(text, ...parts) {
   return el("a", { href: airflowAddress(...parts).href }, breakable(text));
 }
 
-/** Return a text of names, whose lines may end after the characters that join their words. */
+/** Return a text of names, which may be wrapped after `_` and `.`. */
 function breakable(text) {
   return text.split(/(?<=[_.])/).flatMap((word, index) => (index ? [el("wbr"), word] : word));
 }
@@ -122,7 +122,7 @@ export function signInLink(text) {
   return el("a", { href: url.href }, text);
 }
 
-/** Return a link if the address is that of a web page, otherwise the text alone. */
+/** Return a link if the address is an HTTP(S) URL, otherwise only the text. */
 export function outerLink(text, address) {
   if (!/^https?:\/\//i.test(address)) return text;
   return el("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text);
@@ -132,7 +132,7 @@ export function runLink(each, text) {
   return airflowLink(text, "dags", each.dag_id, "runs", each.run_id);
 }
 
-/** Return a link to the page of a task instance, which begins with its log; there it is cleared, too. */
+/** Return a link to the page of a task instance, which shows its log and has the button that clears it. */
 export function taskLink(each, text = taskName(each), tryNumber = null) {
   const mapped = isMapped(each) ? ["mapped", each.map_index] : [];
   const url = airflowAddress("dags", each.dag_id, "runs", each.run_id, "tasks", each.task_id, ...mapped);
@@ -148,7 +148,7 @@ export function taskApi(each, ...rest) {
   return url;
 }
 
-// ---- Things of several sections
+// ---- Elements of several sections
 
 const SHAPES = {
   landed: "M2 7.5 5 10.5 12 3.5",
@@ -162,19 +162,19 @@ const SHAPES = {
 SHAPES.failure = SHAPES.failed;
 SHAPES.timeout = SHAPES.late;
 
-/** Return a state as a shape and a word, which its colour repeats. */
+/** Return a state as a shape and a word; the colour only repeats them. */
 export function stateMark(kind, word = kind, title = null) {
   const shape = svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, svg("path", { d: SHAPES[kind] }));
   return el("span", { class: "state", "data-state": kind, title }, shape, word);
 }
 
-/** Return a button that copies a text; `shown` is selected where a page may not use the clipboard. */
+/** Return a button that copies a text; if the page may not use the clipboard, the element `shown` is selected. */
 export function copyButton(text, name, shown, label = "Copy") {
   const copy = async ({ currentTarget }) => {
     try {
       await navigator.clipboard.writeText(text);
     } catch {
-      // only pages of https have a clipboard
+      // only secure contexts, such as HTTPS pages, have a clipboard
       getSelection().selectAllChildren(shown);
       document.execCommand("copy");
     }
@@ -184,15 +184,15 @@ export function copyButton(text, name, shown, label = "Copy") {
   return button(label, copy, { "aria-label": `Copy ${name}`, class: "quiet" });
 }
 
-/** Return a text in the letters of code, or what stands for it, with a button that copies it if it may be pasted. */
+/** Return `content`, by default the text, as code, with a button that copies the text if it is safe to paste. */
 export function copyable(text, name, content = text) {
   const code = el("code", {}, content);
   return el("span", { class: "copyable" }, code, isPrintable(text) && copyButton(text, name, code));
 }
 
-/** A table whose rows are replaced one by one; a narrow page shows them as cards. */
+/** A table of which only changed rows are replaced; on a narrow page, rows are cards. */
 export class Table {
-  /** :param heads: texts; that of the column that names a row begins with `*`, those above numbers with `#`. */
+  /** :param heads: texts of the column heads; `*` marks the column that names a row, `#` marks columns of numbers. */
   constructor(label, heads) {
     const classes = { "*": "name", "#": "number" };
     this.heads = heads.map((head) => ({ text: head.replace(/^[*#]/, ""), class: classes[head[0]] }));
@@ -206,7 +206,7 @@ export class Table {
     this.element.hidden = !wanted.length;
   }
 
-  /** Return a row; what is no cell yet becomes one. */
+  /** Return a row; contents that are not cells become cells. */
   row(attributes, ...contents) {
     const cells = contents.map((content, index) => {
       const known = { "data-head": this.heads[index].text, class: this.heads[index].class };

@@ -1,11 +1,11 @@
-/** What the page and the tile say, without the document: names, formats, states, filters. */
+/** The texts and decisions of the page and the tile that need no DOM: names, formats, states, filters. */
 
 export const UNKNOWN = "—";
 const DAY = 86_400;
 
 // ---- Numbers and texts
 
-/** Formatters by their arguments: to make one takes far longer than to use it, for thousands of runs. */
+/** Formatters by their arguments, kept because making one takes far longer than using it, and runs are thousands. */
 const formatters = new Map();
 
 function formatter(kind, ...facts) {
@@ -29,7 +29,7 @@ export function share(value) {
   return value == null ? UNKNOWN : `${number(value * 100, 0)} %`;
 }
 
-/** Return a limit, rounded for reading. */
+/** Return a limit rounded to three digits, for reading. */
 export function rounded(value) {
   return Number(value.toPrecision(3));
 }
@@ -50,15 +50,15 @@ export function duration(seconds, digits = 0) {
   return `${number(seconds / size, digits)} ${unit}`;
 }
 
-/** What Python does not call printable: control characters, half characters, separators other than the space. */
+/** Characters that Python's `isprintable` rejects: control characters, lone surrogates, separators except the space. */
 const UNPRINTABLE = /(?! )[\p{C}\p{Z}]/gu;
 
-/** Return whether a text may be pasted: other characters control a terminal, or hide what a command does. */
+/** Return whether a text is safe to paste: unprintable characters control a terminal, or hide what a command does. */
 export function isPrintable(text) {
   return text.search(UNPRINTABLE) < 0;
 }
 
-/** Return a text as a printable literal of Python; JSON's escapes are Python's, too. */
+/** Return a text as a printable Python literal; Python understands JSON's escapes. */
 function pythonString(text) {
   const escaped = (character) => `\\U${character.codePointAt(0).toString(16).padStart(8, "0")}`;
   return JSON.stringify(text).replaceAll(UNPRINTABLE, escaped);
@@ -75,26 +75,26 @@ export function hasZone(moment) {
   return /(Z|[+-]\d\d:?\d\d)$/i.test(moment ?? "") && !Number.isNaN(Date.parse(moment));
 }
 
-/** Return the time zone that the user has chosen in Airflow, which keeps it as JSON; otherwise the browser's. */
+/** Return the time zone that the user has chosen in Airflow, which stores it as JSON; by default the browser's zone. */
 export function chosenZone(stored) {
   const browser = new Intl.DateTimeFormat().resolvedOptions().timeZone;
   try {
     const name = JSON.parse(stored);
     if (typeof name !== "string" || name === "local") return browser;
-    // not its resolved name, which may be an older one: Asia/Calcutta
+    // not the resolved name, which may be an older one, such as Asia/Calcutta
     return new Intl.DateTimeFormat("en", { timeZone: name }) && name;
   } catch {
     return browser;
   }
 }
 
-/** Return the difference to UTC that a zone has at a moment, `+02:00`. */
+/** Return a zone's offset from UTC at a moment, such as `+02:00`. */
 export function offset(zone, now) {
   const parts = new Intl.DateTimeFormat("en", { timeZone: zone, timeZoneName: "longOffset" }).formatToParts(now);
   return parts.find((part) => part.type === "timeZoneName").value.replace("GMT", "") || "+00:00";
 }
 
-/** Return a moment as a date and a time of a zone; one without a zone, which the service sends, as it is. */
+/** Return a moment as date and time in a zone; the service sends moments without a zone, which are not converted. */
 export function exact(moment, zone) {
   if (!moment) return UNKNOWN;
   if (!hasZone(moment)) return String(moment).replace("T", " ").slice(0, 19);
@@ -102,13 +102,13 @@ export function exact(moment, zone) {
   return formatter(Intl.DateTimeFormat, "sv", look).format(new Date(moment));
 }
 
-/** Return the same, without the date if that is today's. */
+/** Return a moment as `exact` does, without the date if it is today. */
 export function clock(moment, zone, now) {
   const [date, time] = exact(moment, zone).split(" ");
   return date === exact(new Date(now).toISOString(), zone).split(" ")[0] ? time : `${date} ${time}`;
 }
 
-/** Return a day of a zone, `3 November`; with its year if that is not this one, and with the time if wanted. */
+/** Return a moment's day in a zone, `3 November`, with the year if it is not this one, and with the time if wanted. */
 export function day(moment, zone, now, isTimed = false) {
   const year = (instant) => formatter(Intl.DateTimeFormat, "en", { timeZone: zone, year: "numeric" }).format(instant);
   const look = { timeZone: zone, day: "numeric", month: "long" };
@@ -122,21 +122,21 @@ export function relative(moment, now) {
   return seconds > 1 ? `in ${duration(seconds)}` : `${duration(Math.max(0, -seconds))} ago`;
 }
 
-// ---- What was read, and how old it is
+// ---- The data and its age
 
 function isBefore(one, other) {
   return (Date.parse(one ?? "") || 0) < (Date.parse(other ?? "") || 0);
 }
 
-/** Return whether a response is older than what is shown: each API server process has a cache of its own. */
+/** Return whether a response is older than the data shown: each API server process has its own cache. */
 export function isStale(came, shown) {
   return isBefore(came?.read_at, shown?.read_at);
 }
 
 /**
- * Return what is known of a part of the service, from what is shown and what has come.
+ * Return the newest data about a part of the service, from the data shown and the data that has come.
  *
- * That the service does not answer is known until something was read later, or there is another problem.
+ * The service counts as not answering until data was read later, or until there is another problem.
  */
 export function newestKnown(shown, came) {
   const isOlder = isStale(came, shown);
@@ -147,7 +147,7 @@ export function newestKnown(shown, came) {
   return { ...known, unanswered_since: last?.unanswered_since ?? null };
 }
 
-/** Return the oldest of the moments that are within a minute of the newest: the age of the page. */
+/** Return the moment that the page is as old as: the oldest of the moments within a minute of the newest. */
 export function pageAge(moments) {
   const known = moments.filter(Boolean).sort((one, other) => Date.parse(one) - Date.parse(other));
   return known.find((moment) => !isMuchOlder(moment, known.at(-1))) ?? null;
@@ -159,7 +159,7 @@ export function isMuchOlder(moment, newest) {
 
 // ---- Names
 
-/** Return what identifies an Airflow task, or its landings of an asset. */
+/** Return a key that identifies an Airflow task, or its landings of an asset. */
 export function identity(...parts) {
   return parts.map((part) => part ?? "").join("/");
 }
@@ -169,7 +169,7 @@ export function taskKey(each) {
 }
 
 export function seriesKey(each) {
-  // two assets may have one URI
+  // two assets may have the same URI, so the id comes first
   return identity(each.dag_id, each.task_id, each.map_index ?? -1, each.asset_id ?? each.asset?.uri);
 }
 
@@ -185,7 +185,7 @@ export function shortId(id) {
   return /^[0-9a-f]{8}-[0-9a-f-]{27}$/i.test(id) ? `${id.slice(0, 8)}…` : id;
 }
 
-/** Return how collection tasks are called: by their file or the service, otherwise `another` or a short id. */
+/** Return the name of collection tasks, from their file or the service; without one, `another` or a short id. */
 export function collectionName(ids, names, another = null) {
   if (ids.length > 1) return [another, counted(ids.length, "collection task")].filter(Boolean).join(" · ");
   return names?.[ids[0]] ?? another ?? (ids.length ? shortId(ids[0]) : UNKNOWN);
@@ -200,11 +200,11 @@ export function hasAssetName({ asset }) {
   return asset.name !== asset.uri;
 }
 
-/** Return the name of a series' asset, null if it says no more than the ids of its sources. */
+/** Return the name of a series' asset; null if it says no more than the ids of the series' sources. */
 function assetName(series) {
   const { name = "", uri = "" } = series.asset ?? {};
   const ids = sourceIds(series);
-  // the name of an asset is its URI unless its author has set another, which says more than many ids do
+  // an asset's name is its URI unless the DAG's author has set another name, which says more than several ids
   const isUsable = name && !name.startsWith("webcollect://") && (ids.length < 2 || name !== uri);
   return isUsable ? name : null;
 }
@@ -214,7 +214,7 @@ export function landingName(series, names) {
   return collectionName(sourceIds(series), names?.[series.webcollect_conn_id], assetName(series)) + batch;
 }
 
-/** Return the names of the file and of the service, and for other collection tasks those of the assets that they alone land in. */
+/** Return the names of the file and the service; without one, a collection task has the name of an asset of its own. */
 export function withAssets(names, series) {
   const all = {};
   const isUri = (each) => Number(!hasAssetName(each));
@@ -227,14 +227,14 @@ export function withAssets(names, series) {
   return all;
 }
 
-/** Return how the collection tasks of an Airflow task are called; null stands for those that are not known. */
+/** Return the name of an Airflow task's collection tasks, whose ids are null if they are not known. */
 export function activityName({ collection_task_ids: ids, webcollect_conn_id }, names) {
   return ids === null ? "collection tasks not known here" : collectionName(ids ?? [], names?.[webcollect_conn_id]);
 }
 
 // ---- Landings
 
-/** The marks of the server, the gravest first. */
+/** The marks that the server sets, the most serious first. */
 export const STATES = ["failed", "checks", "late", "odd", "empty"];
 
 /** Return the word for a mark of a series. */
@@ -244,12 +244,12 @@ export function wordOf(mark, series) {
   return outcomes.some(({ state }) => state === "failed") ? "failed checks" : "warning";
 }
 
-/** Return the gravest of the marks of a series, otherwise the state of its newest run; or that it has retired. */
+/** Return `retired`, or the most serious mark of a series; without a mark, the state of its newest run. */
 export function stateOf(series) {
   return series.retired ? "retired" : (series.marks[0] ?? series.runs.at(-1)?.state ?? "landed");
 }
 
-/** Return why a series has a mark. */
+/** Return the reason why a series has a mark. */
 export function reasonOf(series, mark, now) {
   const newest = series.runs.at(-1) ?? {};
   if (mark === "late") {
@@ -266,7 +266,7 @@ export function reasonOf(series, mark, now) {
   return `${number(some.length)} of ${counted(series.sources.length, "collection task")}: ${reason(some[0])}${others}`;
 }
 
-/** Return what a source's rows have not passed. */
+/** Return the checks that a source's rows have not passed. */
 function checksOf({ checks, checks_left_out }) {
   const said = checks.map(({ state, text }) => (state === "warning" ? `warning of ${text}` : text));
   return [...said, checks_left_out ? `and ${number(checks_left_out)} more` : []].flat().join("; ");
@@ -276,15 +276,16 @@ function rowsOf({ rows, usual_rows }) {
   return `${counted(rows, "row")}${usual_rows == null ? "" : `, usually ${number(usual_rows, 0)}`}`;
 }
 
-/** Return the marked series, the gravest first, then the others, then the retired, each in the server's order. */
+/** Return the series by their most serious mark, then the others, then retired ones, each in the server's order. */
 export function inOrder(series) {
   const rank = (each) => (each.marks.length ? STATES.indexOf(stateOf(each)) : STATES.length + Number(!!each.retired));
   return series.toSorted((one, other) => rank(one) - rank(other));
 }
 
 /**
- * Return how high a chart is, and which of its bars are higher: the first full load is far above all others,
- * which would otherwise be flat.
+ * Return the highest value of a chart's axis, and which values exceed it.
+ *
+ * The first full load has far more rows than all others, whose bars would be flat if the axis had room for it.
  */
 export function cappedAxis(values, times = 3) {
   const known = values.filter((value) => value > 0).sort((one, other) => one - other);
@@ -294,7 +295,7 @@ export function cappedAxis(values, times = 3) {
   return { top, capped: values.map((value) => value > top) };
 }
 
-/** Return what is known of quarantined rows; decisions made elsewhere are not. */
+/** Return a sentence about quarantined rows; decisions made outside the page are not known. */
 export function quarantineSentence({ quarantines }, zone, now) {
   const rows = sum(quarantines, "rows");
   const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
@@ -303,10 +304,10 @@ export function quarantineSentence({ quarantines }, zone, now) {
   return `${were}. Whether somebody has decided on them elsewhere since the newest run is not known here.`;
 }
 
-/** The decisions on quarantined rows, and their buttons. */
+/** The decisions on quarantined rows, and the texts of their buttons. */
 export const DECISIONS = { accept: "Accept", discard: "Discard" };
 
-/** Return why rows are quarantined, and what a decision on them does. */
+/** Return the text that says why rows are quarantined and what a decision on them does. */
 export function decisionText(decision, { rows, run_id, is_whole, replaces, is_earlier }, name) {
   const these = `${counted(rows, "row")} of ${run_id} ${rows === 1 ? "is" : "are"} quarantined`;
   const why = is_whole
@@ -327,8 +328,8 @@ export function decisionText(decision, { rows, run_id, is_whole, replaces, is_ea
 /**
  * Return a shell command for a landing; null if a word could be taken for an option, or control the terminal.
  *
- * :param connection: that of the landing's storage, if its address has none.
- * :param rest: what follows the landing.
+ * :param connection: the connection of the landing's storage; null if its address has one, or needs none.
+ * :param rest: the arguments after the landing.
  */
 function landingLine(command, landing, connection, rest) {
   if ([landing, connection ?? ""].some((word) => word.startsWith("-") || !isPrintable(word))) return null;
@@ -336,15 +337,15 @@ function landingLine(command, landing, connection, rest) {
   return `webcollect landing ${command} ${shellWord(landing)} ${rest}${option}`;
 }
 
-/** Return the connection of all sources, unless the address of a landing names one of its own. */
+/** Return the connection of all sources; null if the address of the landing names its own connection. */
 function connectionOf(landing, connection) {
   const [, scheme, bucket] = landing.match(/^([a-z][\w+.-]*):\/\/[^/@]*@([^/@]+)/i) ?? [];
-  // Azure's own addresses are abfss://container@account.dfs.core.windows.net/folder
+  // in Azure's own addresses, the container precedes the @: abfss://container@account.dfs.core.windows.net/folder
   const isAzures = /^(abfss?|adl|az)$/i.test(scheme ?? "") && bucket.includes(".");
   return scheme && !isAzures ? null : connection;
 }
 
-/** Return the shell commands that show quarantined rows, and decide on them; all may be null. */
+/** Return the shell commands that show quarantined rows and decide on them; each may be null. */
 export function decidingLines(landing, connection, commit) {
   const line = (command, rest) => landingLine(command, landing, connectionOf(landing, connection), rest);
   return {
@@ -354,7 +355,7 @@ export function decidingLines(landing, connection, commit) {
   };
 }
 
-/** Return the lines that read a landing, in Python and in a shell; the latter may be null. */
+/** Return the lines that read a landing in Python and in a shell; the shell command may be null. */
 export function readingLines(landing, connectionOfAll) {
   const connection = connectionOf(landing, connectionOfAll);
   const argument = connection ? `, object_storage_conn_id=${pythonString(connection)}` : "";
@@ -366,17 +367,17 @@ export function readingLines(landing, connectionOfAll) {
 
 // ---- Where the rows of a landing were loaded to
 
-/** Return up to which commit a table has the rows, of how many, where that is known. */
+/** Return the commit up to which a table has the rows and, if it is known, the landing's last commit. */
 export function commitsLoaded({ commit }, { sources }) {
   const last = sources.length === 1 ? sources[0].commit : null;
   if (commit == null || last == null) return number(commit);
   return commit < last ? `${number(commit)} of ${number(last)}` : `${number(commit)}, all of them`;
 }
 
-/** How many parts with rows that were left out are named. */
+/** Maximum number of named parts that have rows that a load has left out. */
 const PARTS = 3;
 
-/** Return how many rows a load has left out, and where they are. */
+/** Return the text about the rows that a load has left out: how many, and in which parts. */
 export function skippedText({ skipped_rows: rows, skipped }) {
   if (!rows) return "none";
   const parts = Object.entries(skipped ?? {});
@@ -385,9 +386,9 @@ export function skippedText({ skipped_rows: rows, skipped }) {
   return `${counted(rows, "row")} without a key${named.length ? `: ${named.join(", ")}` : ""}`;
 }
 
-// ---- What the rows of a landing held
+// ---- The columns of a landing
 
-/** How much less of the rows must be filled to be shown, as a share of 1. */
+/** The smallest fall in the share of filled rows that is reported, as a share of 1. */
 const TOLD_FALL = 0.05;
 
 function median(values) {
@@ -401,10 +402,10 @@ function mean(values) {
 }
 
 /**
- * Return where the shares of a column have fallen, `{ before, since, last }`: usual shares, and the index of the last
- * run before. It is null if they have not, or if the newest is as before.
+ * Return the fall in a column's shares of filled rows, `{ before, since, last }`: the median share before and since the
+ * fall, and the index of the last run before it. Null if there is no fall, or if the newest share is as before.
  *
- * :param shares: of the runs, the oldest first; null where they are not known.
+ * :param shares: the share of each run, the oldest first; null where it is not known.
  */
 export function fallOf(shares) {
   const known = shares.map((share, index) => ({ share, index })).filter(({ share }) => share != null);
@@ -412,7 +413,7 @@ export function fallOf(shares) {
   let best = { weight: 0, at: 0 };
   for (let at = 1; at < values.length; at += 1) {
     const fall = mean(values.slice(0, at)) - mean(values.slice(at));
-    // the step that leaves the least difference within the runs before it, and within those after it
+    // the best step leaves the least variance among the runs before it and among the runs after it
     const weight = fall > 0 ? at * (values.length - at) * fall ** 2 : 0;
     if (weight > best.weight) best = { weight, at };
   }
@@ -422,19 +423,19 @@ export function fallOf(shares) {
   return before - since < TOLD_FALL - 1e-9 || isOver ? null : { before, since, last: known[best.at - 1].index };
 }
 
-/** Return a share as exact as the messages of checks have it: 100 % are all rows. */
+/** Return a share as the messages of checks do: rounded down, so that 100 % means all rows. */
 function exactShare(value) {
   return `${number(Math.floor(Number((value * 1000).toFixed(6))) / 10, 1)} %`;
 }
 
-/** Return how the moments of runs are shown: with their times, if some are of one day. */
+/** Return a function that shows the moment of a run: the day, with the time if several runs are of one day. */
 function momentsOf(runs, zone, now) {
   const days = runs.map((run) => day(run.ended_at, zone, now));
   const isTimed = new Set(days).size < days.length;
   return (run) => day(run.ended_at, zone, now, isTimed);
 }
 
-/** Return how the columns have changed, the worst first: `{ column, text }`, without a column if none has. */
+/** Return a sentence about the column that has fallen most, `{ column, text }`; `column` is null if none has fallen. */
 export function columnsSentence({ runs, columns }, zone, now) {
   const fallen = columns
     .map((column) => ({ column, fall: fallOf(column.shares) }))
@@ -450,7 +451,7 @@ export function columnsSentence({ runs, columns }, zone, now) {
   return { column, text: `${said}${others ? more : ""}.` };
 }
 
-/** Return what each run has had in a column, and which of its checks have failed then. */
+/** Return a text for each run: the share of filled rows in a column, and the checks that the column did not pass. */
 export function columnTexts({ name, rows, shares, checks }, runs, zone, now) {
   const when = momentsOf(runs, zone, now);
   return runs.map((run, index) => {
@@ -465,7 +466,7 @@ export function columnTexts({ name, rows, shares, checks }, runs, zone, now) {
 
 export const NO_ERROR = "failed without an error in its log; open the log";
 
-/** Return the last error in the entries of a task's log; what was raised, not its cause, ended the task. */
+/** Return the last error in the entries of a task's log: the exception that ended the task, not its cause. */
 export function errorIn(content) {
   const entries = (Array.isArray(content) ? content : []).filter((entry) => entry && typeof entry === "object");
   const raised = entries.findLast((entry) => entry.error_detail?.length)?.error_detail[0];
@@ -475,9 +476,10 @@ export function errorIn(content) {
 }
 
 /**
- * Return what needs attention, the gravest first: `{ key, kind, failures | series | task, message, isLanding }`.
+ * Return the items that need attention, the most serious first:
+ * `{ key, kind, failures | series | task, message, isLanding }`.
  *
- * :param messageOf: gives the reason of a failure, null if it is not known yet; failures with the same reason
+ * :param messageOf: returns the reason of a failure, null if it is not known yet; failures with the same reason
  *     are one item.
  */
 export function attention(series, activity, messageOf) {
@@ -519,13 +521,13 @@ export function attention(series, activity, messageOf) {
 
 // ---- Running
 
-/** Return the sum of a count, null if none is known. */
+/** Return the sum of the known values of a count; null if none is known. */
 function sum(entries, name) {
   const known = entries.map((entry) => entry[name]).filter((value) => value != null);
   return known.length ? known.reduce((one, other) => one + other, 0) : null;
 }
 
-/** Return how far the collection tasks of an Airflow task are, by the service's tasks of its connection. */
+/** Return the progress of an Airflow task's collection tasks, from the service's tasks of its connection. */
 export function progress(task, serviceTasks) {
   const ids = task.collection_task_ids ?? [];
   const found = serviceTasks.filter((each) => ids.includes(each.task));
@@ -537,12 +539,12 @@ export function progress(task, serviceTasks) {
   };
 }
 
-/** Return whether to show a collection task at once: it runs, waits, or was stopped. */
+/** Return whether a collection task is shown without unfolding: it runs, waits, or was stopped. */
 export function isActive(task) {
   return ["Extracting", "Waiting", "Stopped"].includes(task.status);
 }
 
-/** Return how many of some things are in which state. */
+/** Return the number of things in each state, as text. */
 function byState(things, wordOf) {
   return [...Map.groupBy(things, wordOf)].map(([word, each]) => `${number(each.length)} ${word}`).join(", ");
 }
@@ -567,10 +569,10 @@ export function capacitySentence(counts) {
   return [tasks && `Tasks: ${tasks}`, parts && `sub-tasks: ${parts}`].filter(Boolean).join("; ") || null;
 }
 
-/** How long the service may take to answer, in milliseconds, before the page says so. */
+/** Milliseconds for which the service may not answer before the page says so. */
 const PATIENCE_MS = 2_000;
 
-/** Return since when the service does not answer, what was last known then, and other problems; each once. */
+/** Return since when the service has not answered, when data was last read, and the other problems, each once. */
 export function serviceTrouble(parts, now) {
   const known = Object.entries(parts).filter(([, part]) => part);
   const first = (moments) => moments.filter(Boolean).sort((one, other) => Date.parse(one) - Date.parse(other));
@@ -607,7 +609,7 @@ export function serviceState(known, zone, now) {
 /**
  * Return the parts of the top line, in groups: `{ filter, text, isTrouble }`.
  *
- * :param service: what `serviceState` says; null if the user may not read it, or there is none.
+ * :param service: the result of `serviceState`; null if the user may not read any connection, or if there is none.
  */
 export function topLine(landings, activity, service = null) {
   const groups = [];
@@ -632,17 +634,17 @@ export function topLine(landings, activity, service = null) {
   return groups;
 }
 
-/** Return whether the filter shows an item of the section; `kind` and `isLanding` are what `attention` says. */
+/** Return whether the filter shows an item of a section; `kind` and `isLanding` are fields of `attention`'s items. */
 export function isShown(filter, section, { kind, isLanding = false } = {}) {
   if (!filter) return true;
   if (section !== "attention") return section === (STATES.includes(filter) ? "landings" : filter);
   const ofLandings = { landings: [...STATES, "quarantined"], checks: ["checks", "quarantined"] };
   const kinds = { failures: ["failure"], ...ofLandings, running: ["timeout"], service: [] };
-  // a failed landing is shown with its failure, which has the reason
+  // a failed landing is shown as its failure, which has the reason
   return (kinds[filter] ?? [filter]).includes(kind) || (isLanding && ["failed", "landings"].includes(filter));
 }
 
-/** Return whether each word of the search is in one of the texts. */
+/** Return whether each word of a search is in one of the texts. */
 export function matches(search, texts) {
   const text = texts
     .flat(Infinity)
@@ -655,7 +657,7 @@ export function matches(search, texts) {
     .every((word) => text.includes(word));
 }
 
-/** Return the texts of a series that the page shows, with the reasons of its marks. */
+/** Return the texts that the page shows of a series, with the reasons for its marks. */
 export function seriesTexts(series, names, now) {
   const ids = sourceIds(series);
   const known = ids.map((id) => names?.[series.webcollect_conn_id]?.[id]);
@@ -679,7 +681,7 @@ export function activityTexts(each, names) {
   return [activityName(each, names), taskName(each), ids, known, each.operator, each.state, each.way];
 }
 
-/** Return the series that match a search, and those that the server has found for it, which may be others. */
+/** Return the series that match a search, and the other series that the server has found for it. */
 export function searched(series, search, found, names, now) {
   const matching = series.filter((each) => matches(search, seriesTexts(each, names, now)));
   const known = new Set(matching.map(seriesKey));

@@ -1,8 +1,8 @@
 /**
  * The page "Web collection" in Airflow's web interface: the custom element <webcollect-page>.
  *
- * All addresses are relative to this module's, since Airflow may be served below a path. It reads from the provider's
- * own routes and from Airflow's API, and writes a user's decisions on quarantined rows.
+ * All addresses are relative to this module's address, since Airflow may be served below a path. The page reads from
+ * the provider's own routes and from Airflow's API, and writes a user's decisions on quarantined rows.
  */
 import { DecisionDialog } from "./decision.js";
 import { age, button, el, now, place, signInLink, Table, taskApi, told, updateAges } from "./dom.js";
@@ -56,21 +56,21 @@ const DEFAULT_CONNECTION = "webcollect_default";
 const ROUTES = new URL("../", import.meta.url);
 const REFRESH_MS = 30_000;
 const AGES_MS = 1_000;
-/** How soon the service's data is asked for again while it is not known, or the service does not answer. */
+/** The delay before the next request for the service's data while it is not known or the service does not answer. */
 const SOON_MS = 2_000;
 const SEARCH_MS = 300;
 const PATIENCE_MS = 60_000;
-/** How far clocks may differ before ages are corrected: the server gives its time in whole seconds. */
+/** The difference of clocks up to which ages are not corrected: the server gives its time in whole seconds. */
 const CLOCKS_MS = 2_000;
-/** The HTTP statuses for what is wrong with a landing: nothing waits there, or its storage cannot be reached. */
+/** The HTTP statuses for problems of a landing: no rows wait for a decision, or its storage cannot be read. */
 const OF_LANDING = [409, 502];
-/** What is read of a landing whose details are open. */
+/** The routes that are read for a landing whose details are open. */
 const DETAILS = ["columns", "rows", "loads"];
-/** How many failures have their reasons read at once; the others have a button for it. */
+/** The number of failures whose reasons are read at once; each other failure has a button that reads its reason. */
 const MESSAGES = 10;
-/** How many items that need attention are shown at once. */
+/** The number of items needing attention that are shown before they are unfolded. */
 const ITEMS = 20;
-/** The parts of the service's data. */
+/** The parts of the service's data, and their titles. */
 const KNOWN = { capacity: "Capacity", token: "Access token", tasks: "Collection tasks", days: "The last days" };
 
 /** Read or send JSON with the user's own rights; the error of a failed response has its `status`. */
@@ -82,7 +82,7 @@ async function read(url, signal, body = null) {
     signal: AbortSignal.any([signal, AbortSignal.timeout(PATIENCE_MS)]),
     ...sent,
   });
-  // whose clock is right does not matter, but ages must agree with the server's moments
+  // it does not matter which clock is right, but ages must agree with the server's moments
   const ahead = Date.parse(answer.headers.get("Date")) - Date.now();
   told.ahead = Math.abs(ahead) > CLOCKS_MS ? ahead : 0;
   if (answer.ok) return answer.json();
@@ -97,14 +97,14 @@ function connectionsOf(series) {
   return new Set(series.map((each) => each.webcollect_conn_id));
 }
 
-/** Return what to show instead of data that could not be read. */
+/** Return the text to show instead of data that could not be read. */
 function complaint(error) {
   if (error.ofLanding) return error.ofLanding;
   if (error.status === 403) return `You may not do this: ${error.message}`;
   return `Airflow does not answer: ${error.message}`;
 }
 
-/** A part of the page with its own heading, which says what is wrong with it, and how old it is if others are not. */
+/** A part of the page with its own heading, its problem, and its age if it is older than the other parts. */
 class Part {
   constructor(name, title, content = []) {
     this.age = el("span", { class: "age" });
@@ -121,7 +121,7 @@ class Part {
     this.problem = null;
   }
 
-  /** Say when its data was read, if it was, and what is wrong with it. */
+  /** Set when the part's data was read, null for no change, and its problem, which is then shown. */
   tell(readAt, problem = null) {
     this.readAt = readAt ?? this.readAt;
     if (this.problem !== problem) this.note.replaceChildren(problem ?? "");
@@ -137,7 +137,7 @@ class Part {
 }
 
 class WebCollectPage extends HTMLElement {
-  // what the user has chosen, and what does not change, outlives a visit of another page
+  // the user's choices, and data that does not change, are kept while the user visits another page
   filter = null;
   search = "";
   open = new Set();
@@ -167,7 +167,8 @@ class WebCollectPage extends HTMLElement {
     this.addEventListener("pointerdown", () => (this.isPressed = true), { signal });
     for (const name of ["pointerup", "pointercancel"]) addEventListener(name, () => this.release(), { signal });
     document.addEventListener("visibilitychange", () => this.refresh(), { signal });
-    // another zone is rarely chosen, so everything is drawn again; Airflow sends an event to its own window
+    // Users rarely change the zone, so a change draws everything again. The browser's event `storage` reaches only
+    // other windows; Airflow sends `local-storage` to its own.
     for (const name of ["storage", "local-storage"])
       addEventListener(name, (event) => this.changeZone(event), { signal });
     this.timers = [setInterval(() => this.refresh(), REFRESH_MS), setInterval(() => updateAges(this), AGES_MS)];
@@ -182,7 +183,7 @@ class WebCollectPage extends HTMLElement {
     this.replaceChildren();
   }
 
-  /** Draw what has come while something was pressed, once it is clicked. */
+  /** Draw data that has come while an element was pressed, after the click. */
   release() {
     this.isPressed = false;
     if (this.isDrawDue) setTimeout(() => this.abort.signal.aborted || this.draw());
@@ -272,7 +273,7 @@ class WebCollectPage extends HTMLElement {
   /** Read everything, if the page is visible. */
   refresh() {
     if (document.visibilityState !== "visible") return;
-    // a load leaves no new run of the landing
+    // a load makes no new run of the landing, so loads are read again each time
     for (const [key, known] of this.details)
       if (known.problem || key.startsWith("loads ")) known.version = null;
     this.readInto("landings", [this.landings], async (signal) => {
@@ -291,7 +292,7 @@ class WebCollectPage extends HTMLElement {
     if (this.landingsData?.left_out && this.search) this.readFound();
   }
 
-  /** Call `readAndTell`, unless it is at work; give the parts the time of its data, or the error, and draw. */
+  /** Call `readAndTell`, unless a call is pending; give the parts the time of its data, or its error, and draw. */
   async readInto(name, parts, readAndTell) {
     const { busy, abort } = this;
     if (busy.has(name)) return;
@@ -310,12 +311,12 @@ class WebCollectPage extends HTMLElement {
     this.draw();
   }
 
-  /** Ask the server for the search's landings, since it has more than are shown. */
+  /** Request the landings that match the search from the server, which has more landings than the page shows. */
   readFound() {
     const { search } = this;
     const url = new URL("landings", ROUTES);
     url.searchParams.set("search", search);
-    // its success says nothing of the other landings
+    // only a problem is shown: a successful search says nothing about the age of the other landings
     const trouble = { tell: (_, problem) => problem && this.landings.tell(null, problem) };
     this.readInto(`search ${search}`, [trouble], async (signal) => {
       const { series, names } = await read(url, signal);
@@ -332,7 +333,7 @@ class WebCollectPage extends HTMLElement {
       if (!this.connections?.includes(this.connection))
         this.connection = this.connections?.find((each) => each === DEFAULT_CONNECTION) ?? this.connections?.[0];
       for (let shown = null; this.connection && shown !== this.connection;) {
-        // the user may choose another one meanwhile
+        // the user may choose another connection meanwhile
         shown = this.connection;
         const data = await read(new URL(`connections/${encodeURIComponent(shown)}`, ROUTES), signal);
         this.know(shown, data);
@@ -350,12 +351,12 @@ class WebCollectPage extends HTMLElement {
     this.learn(data.names, [connection]);
   }
 
-  /** Keep the names of collection tasks of connections. */
+  /** Add names to the known names of the connections' collection tasks. */
   learn(names, connections) {
     for (const connection of connections) this.names[connection] = { ...this.names[connection], ...names };
   }
 
-  /** Return the links that a task has stored, to the service's page and to the rows. */
+  /** Return the links that a task has stored, to the service's page and to the rows; read them if necessary. */
   linksOf(task) {
     const url = taskApi(task, "links");
     const found = this.links.get(url.href);
@@ -364,12 +365,12 @@ class WebCollectPage extends HTMLElement {
     read(url, this.abort.signal)
       .then(({ extra_links }) => this.links.set(url.href, Object.entries(extra_links)))
       .then(() => this.draw())
-      // a user who may not read the task has no links; after another error they are asked for again
+      // a user who may not read the task gets no links; after another error, they are requested again
       .catch((error) => error.status === 403 || this.links.delete(url.href));
     return [];
   }
 
-  /** Return what is known of a landing, `{ data, problem }`; a newer run has it read again. */
+  /** Return the known details of a landing, `{ data, problem }`; they are read again after a newer run. */
   detailOf(series, what) {
     const key = `${what} of ${seriesKey(series)}`;
     const version = JSON.stringify(series.runs.at(-1));
@@ -396,7 +397,7 @@ class WebCollectPage extends HTMLElement {
     return url.href;
   }
 
-  /** Read why a task has failed, which only its log says; Airflow checks who may read that. */
+  /** Read why a task has failed, which only its log says; Airflow checks whether the user may read the log. */
   readMessage(failure) {
     const address = this.logAddress(failure);
     this.messages.set(address, { text: null });
@@ -417,7 +418,7 @@ class WebCollectPage extends HTMLElement {
   // ---- Drawing
 
   draw() {
-    // what is replaced while it is pressed would not be clicked
+    // an element that is replaced while it is pressed gets no click
     this.isDrawDue = this.isPressed;
     if (this.isPressed) return;
     this.newest = [this.landingsData, this.activityData, ...this.serviceParts()]
@@ -464,7 +465,7 @@ class WebCollectPage extends HTMLElement {
     };
     const groups = topLine(this.landingsData, this.activityData, this.stateOfService());
     const chosen = groups.flat().some(({ filter }) => filter === this.filter);
-    // the last late landing has landed, for example: the user must still be able to choose all again
+    // if the filter's last item is gone, it keeps a button, so that the user can still turn the filter off
     if (this.filter && !chosen) groups.push([{ filter: this.filter, text: `0 ${this.filter}` }]);
     place(
       this.top,
@@ -557,7 +558,7 @@ class WebCollectPage extends HTMLElement {
     );
   }
 
-  /** Say that all is well, and what that means; not if something could not be checked. */
+  /** Say that all is well, if everything could be checked, and list the checks. */
   drawWell(items) {
     const checked = [];
     if (this.activityData && !this.running.problem)
@@ -579,13 +580,13 @@ class WebCollectPage extends HTMLElement {
     return [kind, message, ...(failures ?? [task]).map((each) => activityTexts(each, this.allNames))];
   }
 
-  /** Return the names that an item's drawing depends on. */
+  /** Return the names that are drawn in an item. */
   namesOf({ failures, series, task }) {
     if (series) return landingName(series, this.names);
     return (failures ?? [task]).map((each) => activityTexts(each, this.allNames)[0]);
   }
 
-  /** Put a button into `holder` that shows or hides what is open under a key. */
+  /** Put a button into `holder` that shows or hides the content of a key. */
   fold(holder, key, count, textOf, isTwoWay = false) {
     const isOpen = this.open.has(key);
     const attributes = { class: isTwoWay ? "unfold" : "quiet", "aria-expanded": isTwoWay && String(isOpen) };
@@ -604,7 +605,7 @@ class WebCollectPage extends HTMLElement {
     this.draw();
   }
 
-  /** Show a landing's details, and go there. */
+  /** Open a landing's details, and scroll to them. */
   reveal(series) {
     const key = seriesKey(series);
     this.open.add(key);
@@ -715,7 +716,7 @@ class WebCollectPage extends HTMLElement {
     const rest = shown.filter((task) => !isActive(task));
     const facts = (some) => [some, some.map(({ task }) => names[task])];
     const holder = el("div");
-    // what a search has found is not folded
+    // search results are not folded
     if (!this.search) this.fold(holder, "tasks", rest.length, () => foldedTasks(rest), true);
     const unfolded = this.search || this.open.has("tasks") ? rest : [];
     const none = tasks.length
@@ -743,7 +744,7 @@ class WebCollectPage extends HTMLElement {
   }
 }
 
-/** Return the address of a route of a landing. */
+/** Return the address of a landing's route. */
 function routeOf(series, what, which = {}) {
   const url = new URL(`landings/${series.asset_id}/${what}`, ROUTES);
   const { dag_id, task_id, map_index } = series;
@@ -751,7 +752,7 @@ function routeOf(series, what, which = {}) {
   return url;
 }
 
-/** Return the connections that the user may read; none if that is forbidden. */
+/** Return the connections that the user may read; none if the user may not list them. */
 async function readConnections(signal) {
   try {
     return (await read(new URL("connections", ROUTES), signal)).connections;

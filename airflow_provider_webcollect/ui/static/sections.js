@@ -1,4 +1,4 @@
-/** What the sections of the page show: a landing and its details, what needs attention, waits, the service. */
+/** The elements in the page's sections: landings and their details, items needing attention, waits, the service. */
 import { dayChart, runStrip, shareStrip } from "./charts.js";
 import {
   airflowAddress,
@@ -55,13 +55,13 @@ const DAY_CHARTS = [
   { metric: "succeeded", title: "Share of successful runs", low: "succeeded_low" },
   { metric: "cost", title: "Cost per day", high: "cost_high" },
 ];
-/** How many Airflow tasks of one reason are listed at once. */
+/** The number of Airflow tasks or runs of one item that are listed before it is unfolded. */
 const LISTED = 5;
-/** How many characters of a reason are shown. */
+/** The maximum number of characters of a reason that are shown. */
 const LONGEST = 300;
-/** How many columns of a landing are shown at once. */
+/** The number of columns of a landing that are shown before they are unfolded. */
 const COLUMNS = 8;
-/** How many keys have changed since the whole run before, and how the columns of that are called. */
+/** The counts of keys that have changed since the whole run before, and the heads of their columns. */
 const CHANGES = [
   ["new", "#New"],
   ["changed", "#Changed"],
@@ -110,7 +110,7 @@ export function landingRow(table, key, series, names, now, isOpen, toggle) {
     newest.run_id ? taskLink(task) : taskLink(series),
     runStrip(stripLabel(series), series.runs, runTitle),
     cell({ "data-rows": newest.rows, "data-bytes": newest.bytes }, number(newest.rows), usually),
-    // a failed run leaves what has landed
+    // a failed run does not change the rows that have landed
     numeric(series.runs.findLast((run) => run.state !== "failed")?.total_rows),
     time(series.landed_at),
     series.retired ? `no more: ${series.retired}` : series.is_paused ? "paused" : time(series.expected_at),
@@ -134,9 +134,9 @@ function runTitle(run, isCapped) {
 }
 
 /**
- * Return the row below that of a series, with all that is known of it.
+ * Return the row below a series' row, with all details of the series.
  *
- * :param details: `{ data, problem }` of its columns, rows and loads; `act` opens columns that are not shown at once.
+ * :param details: `{ data, problem }` of its columns, rows and loads; `act` opens the columns that are not shown yet.
  */
 export function landingDetails(series, names, links, details, now, act) {
   const known = names[series.webcollect_conn_id];
@@ -144,7 +144,7 @@ export function landingDetails(series, names, links, details, now, act) {
   const stored = links.map(([name, address]) => outerLink(name, address ?? "")).filter((link) => link.href);
   const isOne = series.sources.length < 2;
   const [source] = series.sources;
-  // the only one of several sources has a folder of its own
+  // with several sources, each has a folder of its own, even if there is only one
   const manifest = isOne ? series.manifests[0] : null;
   const landing = manifest?.replace(/\/_manifest\.json$/, "") ?? series.destination;
   const lines = isOne && landing ? readingLines(landing, series.object_storage_conn_id) : null;
@@ -179,7 +179,7 @@ export function landingDetails(series, names, links, details, now, act) {
   return el("tr", { class: "details" }, cell({ colspan: LANDING_HEADS.length }, content));
 }
 
-/** Return the inputs of a collection task that have no row, such as words or URLs. */
+/** Return the list of a collection task's inputs, such as words or URLs, that have no row. */
 function inputsBlock({ collection_task_id: id, missing_inputs: { inputs, left_out } }, isOne, known) {
   const of = isOne ? "" : ` of ${collectionName([id], known)}`;
   const items = inputs.map((item) => el("li", {}, el("code", {}, item)));
@@ -192,7 +192,7 @@ function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
   const note = problem && el("p", { role: "status" }, `Its columns cannot be read. ${problem}`);
   if (!data?.columns.length) return note;
   const { column: worst, text } = columnsSentence(data, told.zone, now);
-  // several collection tasks may have columns of one name
+  // several collection tasks may have columns of the same name
   const nameOf = ({ collection_task_id: id, name }) =>
     series.sources.length > 1 ? `${name} of ${collectionName([id], known)}` : name;
   const sentence = el("p", { "data-sentence": "columns" }, worst && [el("code", {}, nameOf(worst)), " "], text);
@@ -211,7 +211,7 @@ function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
   return el("div", { class: "columns" }, note, sentence, table.element, unfold, left);
 }
 
-/** Return the first rows of the newest run, as texts: names of columns may be any. */
+/** Return the first rows that the newest run with rows has landed. */
 function rowsBlock(series, known, { data, problem }) {
   if (problem) return el("p", { role: "status" }, `Its rows cannot be read: ${problem}`);
   if (!data) return null;
@@ -219,7 +219,7 @@ function rowsBlock(series, known, { data, problem }) {
   return rowsTable(`The first rows${of} that the newest run with rows has landed`, data);
 }
 
-/** Return rows as a table, with the rules that each has broken, if they are known. */
+/** Return rows as a table, with the rules that each row broke, if they are known. */
 export function rowsTable(title, data) {
   const isBroken = data.broke.some(Boolean);
   const columns = isBroken ? ["Broken rules", ...data.columns] : data.columns;
@@ -233,12 +233,12 @@ export function rowsTable(title, data) {
     el("tbody", {}, data.rows.map(draw)),
   );
   const left = el("p", { class: "left" }, leftOut(data.left_out, "column"));
-  // what scrolls is reached by the keyboard
+  // a scrolling region needs a tabindex, so that the keyboard reaches it
   const region = { class: "scroll sample", tabindex: 0, role: "region", "aria-label": title };
   return el("div", {}, el("p", {}, `${title}:`), el("div", region, table), left);
 }
 
-/** Return where the rows were loaded to, as far as Airflow knows it. */
+/** Return the tables that the rows were loaded into, as far as Airflow knows them. */
 function loadsBlock(series, { data, problem }) {
   if (problem) return el("p", { role: "status" }, `Its loads cannot be read: ${problem}`);
   if (!data?.loads.length) return null;
@@ -274,7 +274,7 @@ function sourcesTable(series, known) {
     const isBad = checks.length > 0;
     const word = isBad ? wordOf("checks", { sources: [{ checks }] }) : (mark ?? (rows === 0 ? "empty" : "landed"));
     const path = series.manifests[index] ?? "";
-    // all are below the destination, mostly
+    // most manifests are below the destination, which need not be repeated
     const code = el("code", { title: path }, path.replace(`${series.destination}/`, ""));
     const lines = readingLines(path, series.object_storage_conn_id);
     const copies = [
@@ -335,7 +335,7 @@ function runsTable(series) {
 
 // ---- What needs attention
 
-/** Return an item of `attention`; `act` has what its buttons do. */
+/** Return the element for an item of `attention`; `act` has the actions of its buttons. */
 export function attentionItem(item, names, now, act) {
   const { kind, failures, series, task } = item;
   if (failures) return failureItem(item, names, act);
@@ -372,7 +372,7 @@ function quarantineItem({ kind, key, series }, names, now, act) {
   return el("li", { "data-attention": kind }, stateMark(kind), body);
 }
 
-/** Return the buttons that decide on quarantined rows; for users who may not, the lines for a shell. */
+/** Return the buttons that decide on quarantined rows; users who may not decide get shell commands instead. */
 function decisionButtons(series, { object_storage_conn_id }, { collection_task_id, landing, commit }, names, act) {
   const lines = decisionLines(landing, object_storage_conn_id, commit);
   if (!series.may_decide) return lines;
@@ -387,7 +387,7 @@ function decisionButtons(series, { object_storage_conn_id }, { collection_task_i
   return el("div", { class: "decision" }, which, Object.entries(DECISIONS).map(draw));
 }
 
-/** Return the lines that show quarantined rows, and decide on them, with buttons that copy them. */
+/** Return the shell commands that show quarantined rows and decide on them, with buttons that copy them. */
 function decisionLines(landing, connection, commit) {
   const rows = `the rows of commit ${commit} at ${landing}`;
   const draw = ([does, line]) => line && copyable(line, `the line that ${does} ${rows}`);
@@ -459,7 +459,7 @@ function shortened(text) {
   return el("span", { title: isLong && text }, isLong ? `${text.slice(0, LONGEST)} …` : text);
 }
 
-/** Return a row of a failure after which a later run has succeeded. */
+/** Return the item for a failure after which a later run has succeeded. */
 export function recoveredItem(each) {
   const links = [taskLink(each, "Open the log", each.try_number)];
   const when = ["failed ", time(each.ended_at), ", succeeded ", time(each.recovered_at)];
@@ -551,7 +551,7 @@ export function dayCharts(value) {
   );
 }
 
-/** Return what to say of a service that does not answer, or not as it should. */
+/** Return the note about a service that does not answer or has other problems. */
 export function troubleNote({ since, lastKnown, problems }, now, titles) {
   const last = (moment) => (moment ? `last known ${clock(moment, told.zone, now)}` : "nothing of it is known yet");
   const silence =
@@ -560,7 +560,7 @@ export function troubleNote({ since, lastKnown, problems }, now, titles) {
       "div",
       {},
       `The service has not answered since ${clock(since, told.zone, now)} (`,
-      // screen readers announce that the service is silent, but not each second of it
+      // screen readers announce that the service does not answer, but not each second that passes
       el("span", { "aria-live": "off" }, elapsed(since)),
       `); ${last(lastKnown)}.`,
     );
@@ -582,12 +582,12 @@ WebCollectToObjectStorageOperator(
     destination="s3://aws_default@my-bucket/prices",
 )`;
 
-/** Return the first steps, until something has landed; `connections` is null if they may not be read. */
+/** Return the first steps, shown until rows have landed; `connections` is null if they are not known. */
 export function firstSteps(connections) {
   const isConnected = Boolean(connections?.length);
   const link = el("a", { href: airflowAddress("connections").href }, "Airflow's connections");
   const done = isConnected ? stateMark("landed", "done") : null;
-  // `copyable` offers no text with line ends
+  // `copyable` would offer no button, since the text has line ends
   const code = el("code", {}, LINES);
   return el(
     "ol",

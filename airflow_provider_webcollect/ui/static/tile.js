@@ -1,14 +1,15 @@
 /**
- * The tile of the page on Airflow's dashboard: one line, with a link. It asks once, after the rest of the dashboard,
- * and only Airflow's database; it is hidden from users who may not read it, and before anything has landed.
+ * The tile of the page on Airflow's dashboard: one line, with a link. It sends its requests once, after the rest of the
+ * dashboard, and they read only Airflow's database. It is hidden from users who may not read this data, and while there
+ * is nothing to count.
  */
 import { topLine } from "./logic.js";
 
 const ROUTES = new URL("../", import.meta.url);
 const PAGE = new URL("../../plugin/webcollect", import.meta.url);
-/** How long a response is used, so that coming back to the dashboard does not ask again. */
+/** How long responses are kept, so that a return to the dashboard sends no new requests. */
 const KEPT_MS = 60_000;
-/** When the dashboard has had time to ask for its own data. */
+/** The delay after which the dashboard has had time to request its own data. */
 const LATER_MS = 1_000;
 
 let kept = { at: -Infinity, groups: null };
@@ -29,7 +30,7 @@ async function readGroups() {
 class WebCollectTile extends HTMLElement {
   connectedCallback() {
     this.hidden = true;
-    // below the states of the DAGs, which is the third of the dashboard's parts
+    // below the third part of the dashboard, which shows the states of the DAGs
     this.style.order = 4;
     this.later = setTimeout(() => this.show(), LATER_MS);
   }
