@@ -1,9 +1,9 @@
 """Waits in a real Airflow: ``python -m benchmarks.airflow_waiting [--waits N] [--interval S]``.
 
 Airflow (scheduler, triggerer, API servers; LocalExecutor, SQLite) and a sandbox that enforces the service's
-limits, on loopback. While all deferred waits are in flight, the worker slots and the service's requests are
-counted; then the tasks finish, one after the other, and it is measured when Airflow says so. Takes some
-five minutes and needs a quiet machine.
+limits run on loopback. While all deferred waits are in flight, the benchmark counts the worker slots and the
+requests to the service. Then the tasks finish one after another, and it measures the time until each sensor
+succeeds. It takes about five minutes and needs a quiet machine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from demo.sandbox import start_sandbox
 STATUS = "/cloudextraction/statuses/v2"
 TIMEOUT_SECONDS = 1800.0
 DAG_ID = "waits"
-#: Sensors of one DAG run.
+#: Number of sensors in one DAG run.
 PER_RUN = 25
-#: Seconds that the tasks' runs take at least, much less than a token lives; the clock is moved on once all
-#: waits are in flight.
+#: Minimum duration of the tasks' runs in seconds, much shorter than the lifetime of a token. Once all waits
+#: are in flight, the sandbox's clock is advanced.
 LONG = 20_000.0
 
 DAG_FILE = """
@@ -52,12 +52,12 @@ with DAG(DAG_ID, schedule=None, params={"ids": Param([], type="array")}, **limit
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured.
+    """The parameters of the measurement.
 
-    :ivar waits: waits at once.
+    :ivar waits: number of simultaneous waits.
     :ivar interval: seconds between two polls of a task.
-    :ivar hold: seconds for which all are in flight and counted.
-    :ivar spread: seconds in which the tasks finish.
+    :ivar hold: seconds of counting while all waits are in flight.
+    :ivar spread: seconds within which the tasks finish.
     """
 
     waits: int
@@ -68,12 +68,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured.
+    """The measured values.
 
     :ivar in_flight_after: seconds from the start of the runs until all waits were in flight.
-    :ivar slots: most worker slots that were held while all were in flight.
-    :ivar requests_per_minute: status queries while all were in flight.
-    :ivar refused: answers 429, over the whole time.
+    :ivar slots: maximum number of worker slots held while all waits were in flight.
+    :ivar requests_per_minute: status queries per minute while all waits were in flight.
+    :ivar refused: number of responses with HTTP 429 over the whole time.
     :ivar delays: seconds from each task's end to its sensor's success.
     """
 
@@ -132,7 +132,7 @@ def _measure(plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Re
     began = time.monotonic()
     for first in range(0, plan.waits, PER_RUN):
         chunk = ids[first : first + PER_RUN]
-        # the last run may have fewer tasks than sensors: those wait for one that is waited for already
+        # the last run may have fewer tasks than sensors: the other sensors wait for the first of its tasks
         airflow.trigger(DAG_ID, {"ids": chunk + chunk[:1] * (PER_RUN - len(chunk))})
     waits = -(-plan.waits // PER_RUN) * PER_RUN
     airflow.wait_for(
@@ -140,7 +140,7 @@ def _measure(plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Re
     )
     in_flight_after = time.monotonic() - began
     slots, asked = _hold(plan, airflow, control)
-    # from here on one task after the other finishes
+    # from now on, one task after another finishes
     ahead = control.advance(first_end - control.now() - plan.interval) - time.time()
     airflow.wait_for(lambda: _count(airflow, "success") == waits, TIMEOUT_SECONDS, "all waits to be over")
     ended = _ends(url, ids)
@@ -154,7 +154,7 @@ def _measure(plan: Plan, airflow: RealAirflow, control: Control, url: str) -> Re
 
 
 def _tasks(plan: Plan, control: Control) -> list[str]:
-    """Make tasks that extract, and finish after ``LONG`` seconds, evenly over the spread."""
+    """Create extracting tasks that finish after ``LONG`` seconds, evenly distributed over the spread."""
     ids = []
     for number in range(plan.waits):
         control.configure(run_seconds=LONG + number * plan.spread / plan.waits, wait_seconds=0)
@@ -165,7 +165,7 @@ def _tasks(plan: Plan, control: Control) -> list[str]:
 
 
 def _hold(plan: Plan, airflow: RealAirflow, control: Control) -> tuple[int, int]:
-    """Let all wait, and return the most worker slots that were held, and the status queries."""
+    """Let all waits go on; return the maximum number of held slots and the number of status queries."""
     before, until = _asked(control), time.monotonic() + plan.hold
     slots = 0
     while time.monotonic() < until:
@@ -186,7 +186,7 @@ def _count(airflow: RealAirflow, state: str) -> int:
 
 
 def _ends(url: str, ids: list[str]) -> dict[str, float]:
-    """Return when each task finished, in the sandbox's time."""
+    """Return the Unix time in the sandbox at which each task finished."""
     ended = {}
     for first in range(0, len(ids), 100):
         answer = requests.post(
@@ -204,7 +204,7 @@ def _ends(url: str, ids: list[str]) -> dict[str, float]:
 
 
 def _successes(airflow: RealAirflow) -> dict[str, float]:
-    """Return when each collection task's sensor was a success."""
+    """Return the Unix time at which each collection task's sensor succeeded."""
     runs = airflow.get(f"dags/{DAG_ID}/dagRuns", limit=1000)["dag_runs"]
     ids = {run["dag_run_id"]: run["conf"]["ids"] for run in runs}
     task_instances = airflow.get(f"dags/{DAG_ID}/dagRuns/~/taskInstances", limit=1000)["task_instances"]

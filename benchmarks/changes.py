@@ -1,10 +1,11 @@
-"""What is new, changed and gone: ``python -m benchmarks.changes [--keys N] [--runs N]``.
+"""Cost of finding new, changed and gone keys: ``python -m benchmarks.changes [--keys N] [--runs N]``.
 
-Each run has 99 % of the keys, each with a URL and a price, in Parquet on a local disk; the commits are those
-of a landing. Four runs have half of the keys: the rows of one are quarantined, those of one were discarded,
-one has failed its checks with ``warn``, and one was accepted two runs later. Each question is a process of
-its own; seconds and memory count without the imports. What it returns must be what a query of DuckDB finds
-in the files. Needs Linux.
+Each run has 99 % of the keys, each with a URL and a price, in Parquet on a local disk; the commits are like
+the commits of a landing. Four runs have only half of the keys: the rows of the first are quarantined, the
+rows of the second were discarded, the third has failed its checks with ``warn``, and the rows of the fourth
+were accepted two runs later. Each method runs in a process of its own; seconds do not include the imports,
+and memory is shown with and without them. The results must equal those of a DuckDB query on the files. Needs
+Linux.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.log.commits import Commit, Manifest
 
 FAILED = CheckOutcome(check="rows.min", state="failed", expected="more", found="fewer")
-#: 2 % of the prices are others in the next run; 1 % of the keys are missing in two runs each.
+#: In each run, 2 % of the prices differ from the previous run, and 1 % of the keys are missing, each of them
+#: in two consecutive runs.
 ROWS = """
     copy (
         select
@@ -48,7 +50,7 @@ ROWS = """
         from range({keys}) as keys(i) where (i * 17 + {run} // 2) % 100 <> 0 and i % {nth} = 0
     ) to '{file}' (format parquet)
 """
-#: What is asked of the landing, found another way: ``place`` is the number of a part.
+#: Queries that compute the expected results; ``place`` is the number of a part.
 LOAD = """
     create table landed as
     select substr(url, 31)::int as product, price::int as price, place
@@ -89,7 +91,7 @@ DIFFERENCE = """
     wrong as (from answer except all from expected)
     select (select count(*) from lacking) + (select count(*) from wrong)
 """
-#: By name: the method, and how many runs back it asks; None for no moment.
+#: By name: the measured method, and the number of runs to look back; None for a method without ``since``.
 QUESTIONS = {
     "`changes`, whole runs, since the last run": ("changes", 1),
     "`changes`, whole runs, since the second of 30": ("changes", 29),
@@ -98,9 +100,9 @@ QUESTIONS = {
 
 
 class Landed(NamedTuple):
-    """Rows that have landed.
+    """A part that has landed.
 
-    :ivar read: the number of their run.
+    :ivar read: the number of the run that has read the rows.
     """
 
     file: str
@@ -110,9 +112,9 @@ class Landed(NamedTuple):
 
 
 class Landing:
-    """A landing that is made of files, without a service.
+    """A landing that is created from generated files, without a service.
 
-    :ivar landed: what has landed, in order.
+    :ivar landed: the landed parts, in order.
     """
 
     def __init__(self, folder: Path, keys: int) -> None:
@@ -122,9 +124,10 @@ class Landing:
         self.landed: list[Landed] = []
 
     def run(self, number: int, *, is_broken: bool = False, is_quarantined: bool = False) -> Commit:
-        """Land what a run has collected, or quarantine it.
+        """Land the rows of a run, or quarantine them.
 
-        :param is_broken: whether it has half of the keys, and has failed its checks.
+        :param number: the number of the run.
+        :param is_broken: whether the run has only half of the keys, and has failed its checks.
         """
         state, attempt_id = self._state, new_attempt_id()
         start, parts = (state.next_offset, state.part_count) if state else (0, 0)
@@ -163,7 +166,7 @@ class Landing:
         return commit
 
     def decide(self, number: int, about: Commit, *, accepts: bool) -> None:
-        """Accept or discard the rows of a run that were quarantined."""
+        """Accept or discard the quarantined rows of a run."""
         parts = about.quarantined if accepts else ()
         decision = following(self._state, "decided", about.run, parts=parts, about=about.number)
         self._append(decision)
@@ -179,7 +182,7 @@ class Landing:
 
 
 def made(folder: Path, keys: int, runs: int) -> list[Landed]:
-    """Make the landing, and return what has landed."""
+    """Create the landing, and return the landed parts."""
     landing = Landing(folder, keys)
     quarantined, discarded, warned, accepted = (runs * nth // 15 for nth in (4, 6, 8, 10))
     for number in range(1, runs + 1):
@@ -197,9 +200,9 @@ def made(folder: Path, keys: int, runs: int) -> list[Landed]:
 
 
 def facts(landed: Sequence[Landed], since: int | None) -> list[dict[str, Any]]:
-    """Return what the queries know of each part that counts.
+    """Return the facts on each landed part for the queries.
 
-    :param since: the number of the run before whose rows the moment is.
+    :param since: the number of the run with the first rows after the compared moment; None for the beginning.
     """
     moment = next((place for place, each in enumerate(landed) if each.read == since), 0)
     whole = [each for each in landed if each.is_whole]
@@ -220,7 +223,7 @@ def facts(landed: Sequence[Landed], since: int | None) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    """Make a landing, ask, compare, print a table."""
+    """Create a landing, run and check each method, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keys", type=int, default=2_000_000, help="(default: %(default)s)")
     parser.add_argument("--runs", type=int, default=30, help="at least 30 (default: %(default)s)")
@@ -242,7 +245,7 @@ def main() -> None:
 
 
 def rows(folder: Path, landed: Sequence[Landed], runs: int) -> Iterator[Sequence[object]]:
-    """Read all rows once, ask each question, and yield what that took."""
+    """Read all rows once, then run each method; yield a line of the table for each."""
     read = taken(folder, "read", None)
     yield "all parts read once", *cells(read, read, "")
     with duckdb.connect(folder.parent / "query.duckdb", config={"memory_limit": "4GB"}) as connection:
@@ -259,7 +262,7 @@ def rows(folder: Path, landed: Sequence[Landed], runs: int) -> Iterator[Sequence
 
 
 def taken(folder: Path, method: str, since: int | None) -> dict[str, Any]:
-    """Return what a question takes in a process of its own."""
+    """Run a method in a process of its own, and return the measurement."""
     asked = json.dumps([method, since])
     command = [sys.executable, "-m", "benchmarks.changes", "--ask", str(folder), asked]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -268,7 +271,7 @@ def taken(folder: Path, method: str, since: int | None) -> dict[str, Any]:
 
 
 def cells(took: dict[str, Any], read: dict[str, Any], is_equal: str) -> Sequence[str]:
-    """Return the cells of a line."""
+    """Return the cells of a line of the table, without its name."""
     times = f"{took['seconds'] / read['seconds']:.1f}"
     return (
         f"{took['rows']:,}",
@@ -281,7 +284,7 @@ def cells(took: dict[str, Any], read: dict[str, Any], is_equal: str) -> Sequence
 
 
 def ask(folder: Path, method: str, since: int | None) -> None:
-    """Ask in this process, and print what that took."""
+    """Run a method in this process, and print the measurement."""
     import pyarrow.parquet as pq
 
     landed = read_landing(str(folder))

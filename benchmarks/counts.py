@@ -1,7 +1,7 @@
-"""What collection tasks cost, counted while operators run in a real Airflow's ``dag.test()``.
+"""Counts the costs of collection tasks while operators run in a real Airflow's ``dag.test()``.
 
-Requests to a sandbox, to an S3 server and to Airflow's API server, and what stays in Airflow's database.
-Nothing is timed.
+It counts requests to a sandbox, to an S3 server and to Airflow's API server, and the rows and bytes that stay
+in Airflow's database. It measures no times.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from benchmarks.report import table
 from benchmarks.server import sandbox
 
-#: Bytes of a row, more or less.
+#: Approximate size of a row in bytes.
 ROW_BYTES = 1000
-#: Sources of the landing of many.
+#: Number of sources of the landing with several sources.
 SOURCES = 20
 START, WAIT = "start", "deferred wait, one query"
 MARKED, UNMARKED = "landing, 10,000 new rows, with mark", "the same without mark"
-#: Tables of Airflow's database in which something stays, with the size of what the provider stores there.
+#: Tables of Airflow's database in which rows stay, with the SQL size of the values that the provider stores.
 TABLES = {
     "task_instance": "0",
     "task_state_store": "0",
@@ -42,13 +42,13 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Counts:
-    """What one DAG run of one operator has cost.
+    """The costs of a DAG run with one operator.
 
-    :ivar service: requests by the contract's path.
-    :ivar storage: requests by method.
-    :ivar airflow: requests to the API server by method and resource.
-    :ivar rows: rows that stay in the database, by table.
-    :ivar sizes: bytes of the XComs and of the asset events' extra.
+    :ivar service: number of requests to the service, by the contract's path.
+    :ivar storage: number of requests to the storage, by HTTP method.
+    :ivar airflow: number of requests to the API server, by HTTP method and resource.
+    :ivar rows: number of rows that stay in the database, by table.
+    :ivar sizes: bytes of the XComs and of the extra of asset events, by table.
     """
 
     service: Counter[str]
@@ -59,18 +59,20 @@ class Counts:
 
     @property
     def writes(self) -> int:
-        """Requests that make Airflow write to its database."""
+        """The number of requests that make Airflow write to its database."""
         return sum(number for name, number in self.airflow.items() if not name.startswith("GET"))
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What was counted.
+    """The counted costs.
 
-    :ivar start: requests to the service of a start, of which one is a status query.
-    :ivar marked: those of a landing with a mark, beside those for its pages of new rows.
-    :ivar unmarked: those of one without a mark.
-    :ivar start_writes: requests of a start that make Airflow write; then of a deferred wait, of a landing.
+    :ivar start: number of requests to the service for a start, including one status query.
+    :ivar marked: number of requests for a landing with a mark, without the requests for pages of new rows.
+    :ivar unmarked: the same number for a landing without a mark.
+    :ivar start_writes: number of requests for a start that make Airflow write to its database.
+    :ivar wait_writes: the same number for a deferred wait.
+    :ivar landing_writes: the same number for a landing.
     """
 
     start: int
@@ -82,12 +84,12 @@ class Costs:
 
 
 class Counting:
-    """Runs operators and counts.
+    """Runs operators and counts their costs.
 
-    :param control: of the sandbox.
-    :param bucket: a URL to land below.
-    :param storage_options: what fsspec needs to reach it.
-    :param storage: the requests that its server gets.
+    :param control: the control of the sandbox.
+    :param bucket: the URL of the bucket to land in.
+    :param storage_options: fsspec's options for the bucket.
+    :param storage: the counter of the requests that the storage server receives.
     """
 
     def __init__(
@@ -130,16 +132,16 @@ class Counting:
         )
 
     def bytes_per_part(self) -> int:
-        """Return by how much each part makes the manifest of the landing ``marked`` of :meth:`all` longer."""
+        """Return the bytes that each part adds to the manifest of the landing ``marked`` of :meth:`all`."""
         import fsspec
 
         with fsspec.open(f"{self._bucket}/marked/_manifest.json", **self._storage_options) as file:
-            # each part has a line of its own
+            # the manifest has one line for each part
             parts = [line for line in file.read().splitlines(keepends=True) if b'{"name":' in line]
         return sum(map(len, parts)) // len(parts)
 
     def all(self) -> Iterator[tuple[str, Counts]]:
-        """Count a start, a deferred wait, and landings."""
+        """Yield the costs of a start, a deferred wait and several landings, each with its name."""
         from airflow.providers.common.compat.sdk import Asset
 
         from airflow_provider_webcollect.operators.webcollect import WebCollectStartSubTasksOperator
@@ -161,7 +163,7 @@ class Counting:
             )
 
         tasks = {rows: self._control.add_task(lots=[rows])["task_id"] for rows in (1_000, 10_000)}
-        # the first run of all also gets the token
+        # the very first run also gets the token, so it is not counted
         self.run(start(self._control.add_task()["task_id"]))
         yield START, self.run(start(tasks[1_000]))
         self._control.advance(3600)
@@ -193,7 +195,7 @@ class Counting:
 
 @contextlib.contextmanager
 def counting() -> Iterator[Counting]:
-    """Give an Airflow with an empty database, a sandbox and an S3 server while the block runs.
+    """Run an Airflow with an empty database, a sandbox and an S3 server while the block runs.
 
     Airflow must not have been imported yet.
     """
@@ -241,7 +243,7 @@ def _add_connections(url: str, storage: dict[str, str]) -> None:
 
 
 def _resource(url: str) -> str:
-    """Return what a request is about, without ids."""
+    """Return the resource of a request, without ids."""
     parts = [part for part in url.split("/") if part]
     if parts[0] == "task-instances":
         return f"task-instances/{parts[-1]}"
@@ -249,7 +251,7 @@ def _resource(url: str) -> str:
 
 
 def _stored() -> tuple[Counter[str], Counter[str]]:
-    """Return the rows of Airflow's tables, and the bytes of the values in them."""
+    """Return the number of rows, and the bytes of their values, of each of the tables."""
     from airflow.utils.session import create_session
     from sqlalchemy import text
 
@@ -263,7 +265,7 @@ def _stored() -> tuple[Counter[str], Counter[str]]:
 
 
 def count() -> Costs:
-    """Print what was counted, and return it."""
+    """Count the costs, print them, and return a summary."""
     with counting() as running:
         counted = dict(running.all())
         _print(counted)

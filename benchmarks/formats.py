@@ -1,8 +1,8 @@
-"""How fast rows are encoded: ``python benchmarks/formats.py [--rows N]``.
+"""Speed of encoding rows: ``python benchmarks/formats.py [--rows N]``.
 
-The rows are the sandbox's: 8 fields, about 250 bytes, in pages of 1,000. Each figure is the best of three
-passes in one process; the bytes are counted and dropped. A landing also counts what the rows hold, the
-profile: the last columns have the speed with it, and how many times as long that takes.
+The rows come from the sandbox: 8 fields, about 250 bytes, in pages of 1,000 rows. Each figure is the best of
+three passes in one process; the bytes are counted and dropped. A landing also profiles the contents of the
+rows: the last two columns show the speed with the profile, and the time as a multiple of the time without it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Pages = Sequence[Sequence[msgspec.Raw]]
 
 
 class Counter:
-    """A sink that keeps nothing but the number of bytes."""
+    """A sink that only counts the bytes."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -53,7 +53,7 @@ class Counter:
 
 
 def main() -> None:
-    """Encode some rows with every format, print a table."""
+    """Encode rows in every format, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=200_000, help="(default: %(default)s)")
     pages = list(made_up(parser.parse_args().rows))
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
-    """Yield pages of rows as the service sends them."""
+    """Yield pages of generated rows in the form that the service sends."""
     source = MadeUpRows("formats", "lot", DEFAULT_FIELDS, ("laptop", "phone"), 5000, 250)
     for number in range(rows // PAGE_ROWS):
         body = b"[" + b",".join(source.make(range(number * PAGE_ROWS, (number + 1) * PAGE_ROWS))) + b"]"
@@ -77,7 +77,7 @@ def made_up(rows: int) -> Iterator[list[msgspec.Raw]]:
 
 
 def encode(pages: Pages, file_format: FileFormat, sink: Counter, *, is_profiled: bool = False) -> None:
-    """Write one part."""
+    """Write all pages as one part."""
     profiler = Profiler() if is_profiled else None
     with file_format.writer(sink, file_format.columns_after(), profiler) as writer:
         for page in pages:
@@ -85,7 +85,7 @@ def encode(pages: Pages, file_format: FileFormat, sink: Counter, *, is_profiled:
 
 
 def with_dict_writer(pages: Pages, sink: Counter) -> None:
-    """Write CSV the usual way, to compare with."""
+    """Write CSV with Python's own writer, for comparison."""
     for page in pages:
         text = io.StringIO()
         csv.DictWriter(text, DEFAULT_FIELDS).writerows(map(msgspec.json.decode, page))
@@ -93,7 +93,7 @@ def with_dict_writer(pages: Pages, sink: Counter) -> None:
 
 
 def best_of(work: Callable[[Counter], None]) -> tuple[float, float]:
-    """Return the seconds of the best of some passes, and the megabytes written."""
+    """Return the seconds of the fastest pass, and the megabytes written."""
     best = float("inf")
     for _ in range(PASSES):
         sink = Counter()

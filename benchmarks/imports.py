@@ -1,7 +1,8 @@
-"""What a DAG file's imports cost, beside those of other providers: ``python -m benchmarks.imports``.
+"""Cost of a DAG file's imports, compared with other providers: ``python -m benchmarks.imports``.
 
-Of each provider the operators, sensors and triggers are imported, in fresh processes that take turns and have
-imported what every DAG does. CPU times are medians, with bytecode. Needs a quiet machine and a minute.
+For each provider, fresh processes import its operators, sensors and triggers; they have already imported the
+modules that every DAG imports. The providers take turns. CPU times are medians, with cached bytecode. It
+needs a quiet machine and a minute.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from benchmarks.report import machine, table
 
 OURS = "airflow_provider_webcollect"
-#: The modules of each provider that a DAG imports, below its package.
+#: The modules of each provider that a DAG imports, relative to the provider's package.
 PROVIDERS = {
     OURS: (
         "operators.webcollect",
@@ -43,7 +44,7 @@ print(json.dumps([own, len(new), seconds]))
 
 
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure the imports, and print a table."""
     print(machine())
     for package in PROVIDERS:
         _once(package)

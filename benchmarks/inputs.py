@@ -1,8 +1,9 @@
-"""What the check of inputs costs: ``python -m benchmarks.inputs [--rows N] [--inputs N]``.
+"""Cost of the input check: ``python -m benchmarks.inputs [--rows N] [--inputs N]``.
 
-A task with a list of URLs is landed as JSON lines on a local disk, without the check and with it, each in a
-process of its own. The list comes from a sandbox over HTTP; the rows are made in the process, ten in a row of
-one input, and one input in a hundred has none. Medians of three, in turns.
+A task with a list of URLs is landed as JSON lines on a local disk, with and without the check, each time in a
+process of its own. The list comes from a sandbox over HTTP; the rows are generated in the process. By default
+each input has ten consecutive rows, and one input in a hundred has none. Figures are medians of three passes;
+the ways take turns.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ WAYS = ("none", "text", "url")
 
 
 def url(number: int) -> str:
-    """Return an input."""
+    """Return the input with a number."""
     return f"https://shop.example/catalogue/products/{number}?ref=list&page=1"
 
 

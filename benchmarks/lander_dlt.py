@@ -1,8 +1,9 @@
-"""dlt's way to land rows, in an environment that has dlt: ``python -m benchmarks.lander_dlt WAY URL FOLDER
+"""Landing rows with dlt, in an environment that has dlt: ``python -m benchmarks.lander_dlt WAY URL FOLDER
 TASK TOKEN``. The way is ``jsonl``, ``jsonl gzip`` or ``parquet``.
 
-As its documentation advises: the ``rest_api`` source with a cursor paginator, the ``filesystem`` destination,
-its own number of workers. Telemetry is off. JSON lines are compressed by default; for ``jsonl`` that is off.
+As dlt's documentation recommends, it uses the ``rest_api`` source with a cursor paginator, the ``filesystem``
+destination, and dlt's default number of workers. Telemetry is off. dlt compresses JSON lines by default; for
+``jsonl``, compression is off.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if sys.argv[1] == "jsonl":
     os.environ["DATA_WRITER__DISABLE_COMPRESSION"] = "true"
 
 import dlt
-import pyarrow.parquet  # noqa: F401  # an import like the others
+import pyarrow.parquet  # noqa: F401  # imported here, so that the import is not measured
 from dlt.destinations import filesystem
 from dlt.sources.rest_api import rest_api_source
 
@@ -29,7 +30,7 @@ def main(way: str, url: str, folder: str, task: str, token: str) -> None:
 
 
 def land(file_format: Any, url: str, folder: str, task: str, token: str) -> int:
-    """Land a task and return how many rows dlt has counted."""
+    """Land a task's rows, and return the number of rows that dlt has counted."""
     source = rest_api_source(
         {
             "client": {"base_url": url, "auth": {"type": "bearer", "token": token}},
@@ -44,7 +45,7 @@ def land(file_format: Any, url: str, folder: str, task: str, token: str) -> int:
                             "type": "cursor",
                             "cursor_path": "data.offset",
                             "cursor_param": "offset",
-                            # the service gives a cursor after the last page too
+                            # the service also returns a cursor with the last page
                             "stop_after_empty_page": True,
                         },
                     },

@@ -1,7 +1,7 @@
-"""Ways to land rows, but for dlt's: ``python -m benchmarks.landers WAY URL FOLDER TASK...``.
+"""Ways to land rows, except dlt's: ``python -m benchmarks.landers WAY URL FOLDER TASK...``.
 
-The folder may be on S3 for this provider's own ways. All of them read one page after the other, without
-a rate limit; this provider asks for one ahead where answers take long. ``floor`` throws the rows away.
+For this provider's own ways, the folder may be on S3. All ways read one page after another, without a rate
+limit; this provider requests one page ahead if responses take long. ``floor`` discards the rows.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from benchmarks.measured import measured
 
 PAGE_ROWS = 1000
 AT_ONCE = 8
-#: Three rules about values, which all rows obey.
+#: Three rules about values, which no row breaks.
 RULES: dict[str, Any] = {
     "columns": {
         "url": {"required": True},
         "price": {"pattern": r"\d+\.\d\d", "min": 0},
     }
 }
-#: The cursor and what is left stand before the rows.
+#: The cursor and the number of remaining rows, which come before the rows in a page.
 HEAD = re.compile(rb'"offset": ?(\d+), ?"total": ?(\d+), ?"restTotal": ?(\d+)')
 
 
@@ -52,7 +52,7 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
             measured(lambda: plain(url, tasks[0], Path(folder)))
         case "jsonl" | "jsonl gzip" | "parquet":
             if way == "parquet":
-                import pyarrow.parquet  # noqa: F401  # an import like the others
+                import pyarrow.parquet  # noqa: F401  # imported here, so that the import is not measured
             fs, path = fsspec.url_to_fs(folder)
             fs.exists(path)  # S3's client imports more at its first call
             landed = Folder(fs, path)
@@ -73,7 +73,7 @@ def main(way: str, url: str, folder: str, *tasks: str) -> None:
 
 
 def floor(url: str, task: str) -> int:
-    """Fetch every page and read nothing but the cursor."""
+    """Fetch every page, and read only the cursor."""
     session, offset, left, total = session_(), 0, 1, 0
     while left:
         body = session.get(f"{url}/data/all", params=window(task, offset)).content
@@ -84,7 +84,7 @@ def floor(url: str, task: str) -> int:
 
 
 def plain(url: str, task: str, folder: Path) -> int:
-    """Fetch with requests, write with json: the loop that anyone would write first."""
+    """Fetch with requests and write with json: the simplest loop."""
     session, offset, left, rows = session_(), 0, 1, 0
     folder.mkdir(parents=True)
     with (folder / "rows.jsonl").open("w", encoding="utf-8") as file:
@@ -107,7 +107,7 @@ def window(task: str, offset: int) -> dict[str, Any]:
 
 
 def ours(client: Client, task: str, folder: Folder, more: dict[str, Any] | None = None) -> int:
-    """Land with this provider, as its operator does."""
+    """Land the rows with this provider, as its operator does."""
     run = Run(dag_id="benchmark", task_id="land", run_id="1")
     given = {"mode": "full", "page_size": PAGE_ROWS, "late_rows_delay": 0}
     options = LandOptions.parse({**given, **(more or {})})
@@ -115,7 +115,7 @@ def ours(client: Client, task: str, folder: Folder, more: dict[str, Any] | None 
 
 
 def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
-    """Land several sources, some of them at a time."""
+    """Land several sources, at most :data:`AT_ONCE` of them at once."""
     client = connected(url)
 
     rows = []
@@ -129,7 +129,7 @@ def many(url: str, tasks: tuple[str, ...], folder: str) -> int:
 
 
 def task_span() -> contextlib.AbstractContextManager[object]:
-    """Record the block as Airflow does a task; the spans are encoded for a collector, and not sent."""
+    """Trace the block as Airflow traces a task; the spans are encoded for a collector, but not sent."""
     from opentelemetry import trace
     from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
     from opentelemetry.sdk.trace import ReadableSpan, TracerProvider

@@ -1,9 +1,9 @@
-"""Landing beside other ways to do it: ``python -m benchmarks.landing [--dlt-python PATH] [--quick]``.
+"""Landing compared with other ways: ``python -m benchmarks.landing [--dlt-python PATH] [--quick]``.
 
-One sandbox in its own process serves all ways, without its rate limit; nobody limits its rate. Every
-measurement is a fresh process, and the ways take turns. Seconds and memory are medians, without the imports.
-The files go to the folder for temporary files, and for the memory that they take to an S3 server (moto) too.
-Needs Linux, a quiet machine and some thirteen minutes.
+One sandbox in its own process serves all ways, without its rate limit; the clients have no rate limit either.
+Every measurement is a fresh process, and the ways take turns. Figures are medians. Seconds do not include the
+imports; memory is shown with and without them. The files are written to the folder for temporary files; for
+the memory figures, also to an S3 server (moto). Needs Linux, a quiet machine and about thirteen minutes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tests.landing.costs import EACH, Landing, Runs, rows_of, with_rating
 from tests.storages import s3_server
 
 PAGE_ROWS = 1000
-#: Seconds that each page takes longer in the second round.
+#: Additional seconds for each page in the second round.
 DELAY = 0.05
 SOURCES, SOURCE_PAGES, AT_ONCE = 32, 20, 8
-#: Runs of a landing before the one that is counted.
+#: Numbers of runs that a landing has before the counted run.
 RUNS_BEFORE = (10, 1000)
-#: The slow link: seconds to the first byte, bytes per second, and bytes of a row.
+#: For the slow link: seconds to the first byte, bytes per second, and bytes per row.
 LINK_DELAY, LINK_SPEED, LINK_ROW_BYTES = 0.3, 10_000_000, 2000
 NAMES = {
     "floor": "sequential fetch, rows thrown away (the floor)",
@@ -52,13 +52,19 @@ NAMES = {
     "dlt jsonl gzip": "dlt, JSON lines, gzip (its default)",
     "dlt parquet": "dlt, Parquet",
 }
-#: Ways whose memory is measured, with what they may take over the imports, in MB.
+#: Ways whose memory is measured, with the maximum MB that they may take over the imports.
 MEMORY = {"jsonl": 64, "parquet": 200, "s3 jsonl": 64, "s3 parquet": 200}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured."""
+    """The size of the measurement.
+
+    :ivar rows: number of rows of the task that all ways land.
+    :ivar many_rows: number of rows of the larger task for the memory figures.
+    :ivar turns: number of measurements of each way.
+    :ivar dlt_python: path of a Python that has dlt; None to leave dlt out.
+    """
 
     rows: int
     many_rows: int
@@ -73,7 +79,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Result:
-    """Medians of some measurements: seconds, of the CPU too, MB at the peak and over what imports left."""
+    """Medians of several measurements: seconds, CPU seconds, MB at the peak, and MB over the imports."""
 
     rows: int
     seconds: float
@@ -83,7 +89,7 @@ class Result:
 
 
 def main() -> None:
-    """Start a sandbox, measure, print tables."""
+    """Start a sandbox, measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dlt-python", help="a Python that has dlt; without it, dlt is left out")
     parser.add_argument("--quick", action="store_true", help="few rows, once: to see that it works")
@@ -101,7 +107,13 @@ def main() -> None:
 
 
 class Bench:
-    """Takes measurements."""
+    """Measures ways to land rows from a sandbox.
+
+    :param url: the URL of the sandbox.
+    :param folder: the folder to land in, which is removed after each measurement.
+    :param s3: the S3 server for ways that land on S3.
+    :param dlt_python: path of a Python that has dlt; None without dlt.
+    """
 
     def __init__(self, url: str, folder: Path, s3: S3, dlt_python: str | None) -> None:
         self.url = url
@@ -111,17 +123,17 @@ class Bench:
         self.control = Control(url)
 
     def over(self, url: str) -> Bench:
-        """Return a bench that reaches the sandbox by another URL."""
+        """Return a bench that uses another URL for the sandbox."""
         return Bench(url, self._folder, self._s3, self._dlt_python)
 
     def task(self, rows: int) -> str:
-        """Make a task, and have the sandbox make its rows, which only the first reader would wait for."""
+        """Create a task, and read its rows once, since the sandbox generates rows at the first read."""
         task = str(self.control.add_task(lots=[rows])["task_id"])
         self._once("floor", [task])
         return task
 
     def take_turns(self, turns: int, ways: Iterable[str], tasks: Sequence[str]) -> dict[str, Result]:
-        """Measure each way this number of times."""
+        """Measure each way ``turns`` times, and return the medians by way."""
         taken = [{way: self._once(way, tasks) for way in ways} for _ in range(turns)]
         return {way: _median([turn[way] for turn in taken]) for way in taken[0]}
 
@@ -168,8 +180,8 @@ def report(plan: Plan, bench: Bench) -> None:
 
 
 def costs() -> None:
-    """Count what one more run sends to S3, after few runs and after many."""
-    # the S3 server names each request, and the client connections that it has closed
+    """Count the requests and bytes that one more run sends to S3, after few runs and after many."""
+    # the S3 server logs each request, and the client logs closed connections
     for name in ("werkzeug", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     print(f"One more run with {EACH} rows, one part, on S3: requests, and bytes beside part and manifest\n")
@@ -196,7 +208,7 @@ def costs() -> None:
 
 
 def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Result]:
-    """Measure all ways, with pages that take ``delay`` seconds longer."""
+    """Measure all ways, with ``delay`` additional seconds for each page."""
     with delayed_by(bench, delay):
         results = bench.take_turns(plan.turns, plan.ways, [task])
     floor = results["floor"].seconds
@@ -213,7 +225,7 @@ def one_round(plan: Plan, bench: Bench, task: str, delay: float) -> dict[str, Re
 
 
 def memory(plan: Plan, bench: Bench, task: str) -> dict[str, tuple[Result, Result]]:
-    """Measure what this provider needs for few rows and for many."""
+    """Measure the memory that this provider needs for few rows and for many."""
     few = bench.take_turns(plan.turns, MEMORY, [task])
     many = bench.take_turns(plan.turns, MEMORY, [bench.task(plan.many_rows)])
     print("Memory at the peak\n")
@@ -227,7 +239,7 @@ def memory(plan: Plan, bench: Bench, task: str) -> dict[str, tuple[Result, Resul
 
 
 def memory_name(way: str) -> str:
-    """Return the name of a way whose memory is measured."""
+    """Return the name of a way in the memory tables."""
     return NAMES[way.removeprefix("s3 ")] + (" on S3" if way.startswith("s3 ") else "")
 
 
@@ -245,7 +257,7 @@ def several(plan: Plan, bench: Bench) -> float:
 
 
 def slow_link(plan: Plan, bench: Bench) -> float:
-    """Land large pages over a slow link; return how many times as fast as the floor that is."""
+    """Land large pages over a slow link; return the speed as a multiple of the floor's speed."""
     bench.control.configure(row_bytes=LINK_ROW_BYTES)
     task = bench.task(plan.rows // 10)
     with link(bench.url, LINK_SPEED) as url, delayed_by(bench, LINK_DELAY):
@@ -271,7 +283,7 @@ def targets(
     concurrent: float,
     linked: float,
 ) -> None:
-    """Say which targets are reached."""
+    """Print the targets, and whether they are reached."""
 
     def times(one: str, other: str, among: dict[str, Result]) -> float:
         return among[one].seconds / among[other].seconds
@@ -303,7 +315,7 @@ def at_least(what: str, reached: float, target: float) -> None:
 
 @contextlib.contextmanager
 def delayed_by(bench: Bench, delay: float) -> Iterator[None]:
-    """Have the sandbox answer later."""
+    """Make the sandbox delay its responses by ``delay`` seconds while the block runs."""
     bench.control.configure(latency=delay)
     yield
     bench.control.configure(latency=0.0)

@@ -1,6 +1,6 @@
 """A link of limited speed: ``python -m benchmarks.link HOST PORT BYTES_PER_SECOND [OWN_PORT]``.
 
-It prints its port. All connections over it share the speed, in the direction of the answers.
+It prints the port that it listens on. All connections share the speed; only responses are slowed down.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ PIECE = 64 * 1024
 
 
 class Link:
-    """Passes connections on.
+    """Forwards connections to a server.
 
-    :param speed: bytes per second.
-    :param own_port: where it listens; 0 for a free port.
+    :param host: the server's host.
+    :param port: the server's port.
+    :param speed: the bytes per second of all responses together.
+    :param own_port: the port that the link listens on; 0 (default) for a free port.
     """
 
     def __init__(self, host: str, port: int, speed: float, own_port: int = 0) -> None:
@@ -25,7 +27,7 @@ class Link:
         self._free_at = 0.0
 
     async def serve(self) -> None:
-        """Take connections until the process is ended."""
+        """Accept connections until the process is terminated."""
         server = await asyncio.start_server(self._pass_on, "127.0.0.1", self._own_port)
         print(server.sockets[0].getsockname()[1], flush=True)
         await server.serve_forever()

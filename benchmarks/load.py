@@ -1,7 +1,8 @@
-"""A merge of a landing into a DuckDB file: ``python -m benchmarks.load [--rows N]``.
+"""Merging a landing into a DuckDB file: ``python -m benchmarks.load [--rows N]``.
 
-The rows have 8 texts and about 250 bytes, each with a key of its own, and lie in a folder on a local disk.
-Each load is a fresh process; seconds and memory count without the imports. Needs Linux.
+The rows have 8 texts, about 250 bytes and a unique key each; the landing is a folder on a local disk. Each
+load runs in a fresh process; seconds do not include the imports, and memory is shown with and without them.
+Needs Linux.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from benchmarks.tables import landing
 
 
 def main() -> None:
-    """Land, load, print a table."""
+    """Land and load the rows in each format, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="(default: %(default)s)")
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -43,7 +44,7 @@ def main() -> None:
 
 
 def taken(file_format: FormatName, rows: int) -> list[str]:
-    """Return what a load takes: seconds, and MB at the peak and over the imports."""
+    """Return the cells for a load: seconds, MB at the peak, and MB above the memory after the imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = folder_at(LocalFileSystem(), f"{name}/landing")
         bodies = [b"[%b]" % b",".join(map(bytes, page)) for page in made_up(rows)]
@@ -56,7 +57,7 @@ def taken(file_format: FormatName, rows: int) -> list[str]:
 
 
 def measure(folder: Path) -> None:
-    """Load in this process, and print what that took."""
+    """Load in this process, and print the measurement."""
     import dlt.destinations  # noqa: F401
     import duckdb  # noqa: F401
     import pyarrow.parquet  # noqa: F401

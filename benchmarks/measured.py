@@ -1,4 +1,4 @@
-"""One measurement in a process of its own. Knows nothing but Linux and the standard library."""
+"""One measurement in a process of its own. It needs only Linux and the standard library."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-#: How a line of memory is called in ``/proc/self/status``.
+#: The names of memory figures in ``/proc/self/status``.
 RESIDENT, PEAK = "VmRSS", "VmHWM"
 
 
 def measured(work: Callable[[], int]) -> None:
-    """Run ``work``, which returns how many rows it moved, and print what that took as a line of JSON.
+    """Run ``work``, and print the time and the memory that it took as a line of JSON.
 
-    Seconds and memory count from here, so that imports made before do not.
+    Time counts from the beginning of this call, without earlier imports. ``peak`` is the peak of the whole
+    process in MB; ``over`` is the peak without the memory that the process had at the beginning.
+
+    :param work: does the work, and returns the number of rows that it has moved.
     """
     before = megabytes(RESIDENT)
     began, began_cpu = time.perf_counter(), time.process_time()
@@ -26,7 +29,7 @@ def measured(work: Callable[[], int]) -> None:
 
 
 def megabytes(kind: str) -> float:
-    """Return memory of this process in MB of 1,000,000 bytes."""
+    """Return a memory figure of this process in MB (1,000,000 bytes)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{kind}:"):
             return int(line.split()[1]) * 1024 / 1e6

@@ -1,13 +1,13 @@
-"""What the page in Airflow's web interface costs: ``python -m benchmarks.page [--landings N] [--runs N]``.
+"""Cost of the page in Airflow's web interface: ``python -m benchmarks.page [--landings N] [--runs N]``.
 
-The data of its landings is read from an SQLite database, and encoded as the response, by one process, and by
-four at the same time, as those of an API server with four workers: each time is the median of eleven readings
-of each process, after one that is not counted, and that decides which of all landings are shown. The database
-has as many asset events of other operators, and the DAG run and the task instance of each landing; each tenth
-landing has failed since.
+The landings are read from an SQLite database and encoded as the response: by one process, and by four
+processes at the same time, as in an API server with four workers. Each time is the median of all readings:
+eleven by each process, after a first one that is not counted, since it also reads the list of all landings.
+The database also has as many asset events of other operators, and the DAG run and the task instance of each
+landing; every tenth landing has failed in its last run.
 
-The plugin is imported in processes that have imported what a task's process has: Airflow's SDK, its plugin
-manager and this provider's operators; the median of eleven again.
+The plugin is imported in processes that have already imported the modules of a task's process: Airflow's SDK,
+its plugin manager and this provider's operators. The time is the median of eleven imports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 TIMES = 11
-#: How many processes of an API server read at once.
+#: Numbers of processes that read at the same time, as the workers of an API server.
 PROCESSES = (1, 4)
 READ = f"""
 import datetime, json, msgspec, sys, time
@@ -59,7 +59,7 @@ print(json.dumps([time.process_time() - began, len(set(sys.modules) - before)]))
 
 
 def main() -> None:
-    """Measure both, and print tables."""
+    """Measure the page's data and the plugin's import, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--landings", type=int, default=5_000, help="(default: %(default)s)")
     parser.add_argument("--runs", type=int, default=30, help="of each landing (default: %(default)s)")
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def make(landings: int, runs: int) -> None:
-    """Make the database."""
+    """Create and fill the database."""
     from airflow.utils.db import initdb
     from airflow.utils.session import create_session
 
@@ -85,7 +85,7 @@ def make(landings: int, runs: int) -> None:
 
 
 def read(count: int, landings: int) -> tuple[str, str]:
-    """Measure how long it takes to read the landings, in several processes at the same time."""
+    """Measure the time to read the landings, in several processes at the same time."""
     command = [sys.executable, "-c", READ, str(landings)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
     printed = [process.communicate()[0] for process in processes]
@@ -93,7 +93,7 @@ def read(count: int, landings: int) -> tuple[str, str]:
 
 
 def fill(session: Session, landings: int, runs: int, now: datetime.datetime) -> None:
-    """Put daily landings into the database, each of a DAG of its own, and as many events of others."""
+    """Add daily landings to the database, each in a DAG of its own, and as many events of other operators."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
@@ -146,7 +146,7 @@ def fill(session: Session, landings: int, runs: int, now: datetime.datetime) -> 
 
 
 def load() -> tuple[object, ...]:
-    """Measure what the import of the plugin costs."""
+    """Measure the cost of importing the plugin."""
     command = [sys.executable, "-c", IMPORT]
     printed = [subprocess.run(command, check=True, capture_output=True).stdout for _ in range(TIMES)]
     measured = [json.loads(output.splitlines()[-1]) for output in printed]
@@ -155,7 +155,7 @@ def load() -> tuple[object, ...]:
 
 
 def in_milliseconds(seconds: Collection[float]) -> tuple[str, str]:
-    """Return the median and the greatest."""
+    """Return the median and the maximum in milliseconds."""
     return f"{statistics.median(seconds) * 1000:.1f}", f"{max(seconds) * 1000:.1f}"
 
 

@@ -1,9 +1,10 @@
 """Processes that share one rate limit: ``python -m benchmarks.rate_limits [--minutes N] [--no-simulation]``.
 
 - A simulation in virtual time, with the client's RateLimiter and the sandbox's counting: each process reads
-  with four threads that repeat refused requests as the client does. Then half of the processes leave; and
-  one joins. Then other numbers of processes, times on the way, and ways of counting.
-- Real processes, each a client with four threads that reads pages from one sandbox on loopback.
+  with four threads that repeat refused requests as the client does. In further simulations, half of the
+  processes leave, or one process joins; others vary the number of processes, the latency, and the service's
+  way of counting.
+- Real processes: each is a client with four threads that read pages from one sandbox on loopback.
 """
 
 from __future__ import annotations
@@ -41,26 +42,28 @@ T = TypeVar("T")
 PROCESSES = (1, 2, 10, 50)
 THREADS = 4
 RETRIES = Retries()
-#: Seconds: a window in which shares are compared; until shares have settled; what is measured from then on.
+#: Seconds of a window in which shares are compared, until the shares have settled, and of the measurement
+#: from then on.
 WINDOW, SETTLING, SETTLED = 600, 1800, 3600
-#: Simulations of each kind.
+#: Number of simulations of each kind.
 SEEDS = 5
-#: Seconds on the way, one way: at least this, and on average as much again.
+#: Minimum one-way latency in seconds; on average, the random part adds the same time again.
 LATENCY = 0.01
-#: Processes, and latencies, of which there are fewer figures.
+#: Further numbers of processes, and latencies, for which fewer figures are printed.
 MORE_PROCESSES, LATENCIES = (3, 5, 7, 13, 20, 30), (0.0025, LATENCY, 0.04)
-#: Seconds until a freed capacity is given up on, and how much of the throughput must be back.
+#: Maximum number of seconds to wait until freed capacity is used again, and the share of the earlier
+#: throughput at which it counts as used again.
 LONGEST_TAKEOVER, TAKEN_OVER = 7200, 0.9
 
 
 @dataclass
 class Answers:
-    """What the requests of some processes came to.
+    """The service's answers to the requests of all processes; moments are in virtual seconds.
 
     :ivar accepted: process and moment of each accepted request.
-    :ivar refused: moments of the answers 429.
-    :ivar failed: calls whose last attempt was refused.
-    :ivar paused: seconds that threads waited before another attempt.
+    :ivar refused: moment of each request that was refused with HTTP 429.
+    :ivar failed: number of calls whose last attempt was refused.
+    :ivar paused: seconds for which threads waited before another attempt, in total.
     """
 
     accepted: list[tuple[int, float]] = field(default_factory=list)
@@ -69,23 +72,23 @@ class Answers:
     paused: float = 0.0
 
     def rate(self, begin: float, end: float) -> float:
-        """Return the accepted requests per second."""
+        """Return the number of accepted requests per second."""
         return sum(begin <= moment < end for _, moment in self.accepted) / (end - begin)
 
     def refusals(self, begin: float, end: float) -> float:
-        """Return the share of the answers that were 429."""
+        """Return the share of the answers with HTTP 429, 0 to 1."""
         refused = sum(begin <= moment < end for moment in self.refused)
         return refused / max(1.0, refused + self.rate(begin, end) * (end - begin))
 
     def shares(self, processes: Iterable[int], begin: float, end: float) -> list[float]:
-        """Return what each of these processes had, as a multiple of a fair share."""
+        """Return the share of each of these processes, as a multiple of a fair share."""
         counts = Counter(process for process, moment in self.accepted if begin <= moment < end)
         numbers = [counts[process] for process in processes]
         return [count / (sum(numbers) / len(numbers)) for count in numbers]
 
 
 def sliding_second() -> Callable[[float], bool]:
-    """Return what accepts requests as the sandbox does: 20 in the second before each."""
+    """Return a function that accepts requests as the sandbox does: 20 in any second."""
     time_now = 0.0
     service, settings = Limits(lambda: time_now), SandboxSettings()
 
@@ -102,7 +105,7 @@ def sliding_second() -> Callable[[float], bool]:
 
 
 def fixed_seconds() -> Callable[[float], bool]:
-    """Return what accepts 20 requests from one full second to the next."""
+    """Return a function that accepts 20 requests in each full second."""
     counts = Counter[int]()
 
     def accept(now: float) -> bool:
@@ -113,7 +116,10 @@ def fixed_seconds() -> Callable[[float], bool]:
 
 
 def bucket(seconds: int) -> Callable[[float], bool]:
-    """Return what accepts 20 requests per second, and those of some seconds at once after a pause."""
+    """Return a function that accepts 20 requests per second on average, as a token bucket.
+
+    :param seconds: size of the bucket, in seconds' worth of requests.
+    """
     capacity = seconds * GENERAL_RATE
     tokens, filled = capacity, 0.0
 
@@ -128,7 +134,7 @@ def bucket(seconds: int) -> Callable[[float], bool]:
     return accept
 
 
-#: How the service may count; the contract does not say.
+#: The ways in which the service may count requests; the contract leaves this open.
 COUNTINGS: dict[str, Callable[[], Callable[[float], bool]]] = {
     "any second": sliding_second,
     "full seconds": fixed_seconds,
@@ -140,7 +146,9 @@ COUNTINGS: dict[str, Callable[[], Callable[[float], bool]]] = {
 class Simulation:
     """Processes that read in virtual time.
 
-    :param lives: whether a process reads at a moment.
+    :param processes: number of processes.
+    :param seed: seed of the random numbers.
+    :param lives: returns whether a process reads at a moment.
     :param latency: see :data:`LATENCY`.
     :param counting: one of :data:`COUNTINGS`.
     """
@@ -167,13 +175,13 @@ class Simulation:
                 self._follow(random.uniform(0, 0.3), self._reserve, process)
 
     def run(self, seconds: float) -> Answers:
-        """Return what comes of the requests of this time."""
+        """Simulate this number of seconds, and return the answers."""
         while self._events[0][0] < seconds:
             self._time, _, event, process, attempt, moment = heapq.heappop(self._events)
             if self._lives(process, self._time):
                 event(process, attempt, moment)
             else:
-                # asks again every second whether it is to begin
+                # check every second whether the process reads now
                 self._follow(1.0, self._reserve, process)
         return self._answers
 
@@ -225,12 +233,12 @@ class Simulation:
 
 
 def settled(processes: int, seed: int, latency: float = LATENCY, counting: str = "any second") -> Answers:
-    """Simulate processes that all begin at once."""
+    """Simulate processes that all begin at the same time, until long after their shares have settled."""
     return Simulation(processes, seed, latency=latency, counting=counting).run(SETTLING + SETTLED)
 
 
 def takeover(processes: int, seed: int) -> float:
-    """Return the seconds from when half of the processes leave until the others use most of what was used."""
+    """Return the seconds from the end of half of the processes until the others use most of the capacity."""
     left = float(SETTLING + WINDOW)
 
     def lives(process: int, now: float) -> bool:
@@ -246,7 +254,11 @@ def takeover(processes: int, seed: int) -> float:
 
 
 def joining(processes: int, seed: int) -> tuple[float, float]:
-    """Let one more process begin; return its share, and the 429s of all, ten minutes later."""
+    """Let one more process begin.
+
+    :return: the new process's share in its second ten minutes, and the share of all answers that were 429 in
+        its first ten minutes.
+    """
     begins = float(SETTLING)
 
     def lives(process: int, now: float) -> bool:
@@ -258,7 +270,7 @@ def joining(processes: int, seed: int) -> tuple[float, float]:
 
 
 def simulations() -> None:
-    """Print what the simulations show."""
+    """Run the simulations, and print tables."""
     print(f"\nSimulation, means of {SEEDS} runs. All begin at once.", flush=True)
     with ProcessPoolExecutor(2) as pool:
         runs = {processes: simulated(pool, settled, processes) for processes in PROCESSES}
@@ -293,7 +305,7 @@ def simulations() -> None:
 def simulated(
     pool: Executor, simulate: Callable[..., T], processes: int, *given: object, seeds: int = SEEDS
 ) -> list[T]:
-    """Return what runs of one simulation come to."""
+    """Return the results of one simulation with several seeds."""
     runs = [pool.submit(simulate, processes, seed, *given) for seed in range(seeds)]
     return [run.result() for run in runs]
 
@@ -312,7 +324,7 @@ def in_the_end(processes: int, runs: Sequence[Answers]) -> tuple[object, ...]:
 
 
 def at_the_beginning(processes: int, runs: Sequence[Answers]) -> tuple[object, ...]:
-    """Return a row about the half hour in which the processes settle, and about what all of it costs."""
+    """Return a row about the half hour in which the shares settle, with failed calls and pauses in total."""
     spans = (0, 60), (60, 300), (300, 900), (900, SETTLING)
     refusals = [f"{statistics.mean(run.refusals(*span) for run in runs):.1%}" for span in spans]
     failed = statistics.mean(run.failed for run in runs)
@@ -329,13 +341,13 @@ def after_changes(pool: Executor, processes: int) -> tuple[object, ...]:
 
 
 def extremes(windows: list[list[float]]) -> str:
-    """Return the least and the largest share, on average over some windows."""
+    """Return the least and the largest share in a window, averaged over all windows, as text."""
     least, largest = (statistics.mean(map(pick, windows)) for pick in (min, max))
     return f"{least:.2f} to {largest:.2f}"
 
 
 def reader(url: str, begin: float, minutes: int) -> tuple[list[int], int]:
-    """Read in this process; return the answers with rows in each minute, and the calls that failed."""
+    """Read in this process; return the number of pages in each minute, and the number of failed calls."""
     logging.disable()
     context = make_context(
         Settings(base_url=url),
@@ -364,7 +376,7 @@ def reader(url: str, begin: float, minutes: int) -> tuple[list[int], int]:
 
 
 def real(processes: int, minutes: int) -> Iterator[tuple[object, ...]]:
-    """Let real processes read from a sandbox; yield rows with what the sandbox counted in some minutes."""
+    """Let real processes read from a sandbox; yield rows with the sandbox's counts for some minutes."""
     context = get_context("spawn")
     everyone_is_there = context.Barrier(processes).wait
     with sandbox() as server, ProcessPoolExecutor(processes, context, everyone_is_there) as pool:

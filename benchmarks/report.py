@@ -1,4 +1,4 @@
-"""What benchmarks print: what they ran on, and tables."""
+"""The output of benchmarks: a description of the machine, and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def machine() -> str:
-    """Say what this runs on."""
+    """Return a description of the machine and the software."""
     load = os.getloadavg()[0]
     return (
         f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores, load {load:.1f} at first; "
@@ -22,9 +22,9 @@ def machine() -> str:
 
 
 def table(columns: str, rows: Iterable[Sequence[object]]) -> None:
-    """Print a table in Markdown, each row as soon as it is there.
+    """Print a Markdown table, each row as soon as ``rows`` yields it.
 
-    :param columns: their names, with bars between them.
+    :param columns: the names of the columns, separated by `` | ``.
     """
     print()
     names = columns.split(" | ")

@@ -1,7 +1,8 @@
-"""How fast the sandbox serves rows: ``python benchmarks/sandbox_speed.py [--rows N] [--seconds S]``.
+"""Speed at which the sandbox serves rows: ``python benchmarks/sandbox_speed.py [--rows N] [--seconds S]``.
 
-The sandbox runs in its own process; the client reads over one kept-alive connection and drops the bytes.
-Reported is MB per second of server CPU time (what one core can do) and of wall time (what this client got).
+The sandbox runs in its own process; the client reads over one kept-alive connection and drops the bytes. The
+table shows MB per second of the server's CPU time (the speed of one core) and of wall time (the speed that
+this client reached).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from benchmarks.server import sandbox
 
 
 def main() -> None:
-    """Start a sandbox, read for a while at some page sizes, print a table."""
+    """Start a sandbox, and measure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000, help="rows of the task (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=2.0, help="per measurement (default: %(default)s)")
@@ -28,7 +29,7 @@ def main() -> None:
 
 
 def measure(url: str, pid: int, rows: int, seconds: float) -> None:
-    """Print the speed of first and of repeated reads."""
+    """Read with several page sizes, and print the speed of the first and of repeated reads."""
     task_id = Control(url).add_task(lots=[rows])["task_id"]
     print(f"{'':24}{'MB':>8}{'pages':>8}{'MB/s wall':>12}{'MB/s server CPU':>18}")
     for title, size in (
@@ -45,7 +46,10 @@ def measure(url: str, pid: int, rows: int, seconds: float) -> None:
 
 
 def read_for(url: str, task_id: str, size: int, seconds: float) -> tuple[int, int]:
-    """Read the task again and again for so long, at least once; returns bytes and pages."""
+    """Read the task repeatedly for this number of seconds; return the number of bytes and of pages.
+
+    :param seconds: 0 to read the task exactly once.
+    """
     address = urlsplit(url)
     total = pages = 0
     until = time.perf_counter() + seconds
@@ -65,7 +69,7 @@ def read_for(url: str, task_id: str, size: int, seconds: float) -> tuple[int, in
 def read_page(
     connection: socket.socket, buffer: memoryview, task_id: str, offset: int, size: int
 ) -> tuple[int, int, int]:
-    """One page; returns its bytes, the next offset and the rows that remain."""
+    """Read one page; return its bytes, the next offset and the number of remaining rows."""
     connection.sendall(
         f"GET /data/all?taskId={task_id}&offset={offset}&size={size} HTTP/1.1\r\nHost: sandbox\r\n"
         f"Authorization: Bearer {demo.ACCESS_TOKEN}\r\n\r\n".encode()
@@ -82,7 +86,7 @@ def read_page(
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used (Linux)."""
+    """Return the CPU time of a process in seconds (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

@@ -1,8 +1,8 @@
-"""How far it carries: ``python -m benchmarks.scale [--tasks N] [--megabytes M] …``.
+"""How the provider scales: ``python -m benchmarks.scale [--tasks N] [--megabytes M] …``.
 
-First counts what a start, a wait and a landing cost (benchmarks/counts.py). Then simulates days of collection
-tasks in virtual time: each is started, collects, is waited for in a triggerer, and lands; all behind a caller
-address share its rate limit. Times come from the other benchmarks (RESULTS.md).
+First counts the costs of a start, a wait and a landing (benchmarks/counts.py). Then simulates days of
+collection tasks in virtual time: each task is started, collects, is waited for in a triggerer, and is landed.
+All requests from one caller address share its rate limit. Times are from the other benchmarks (RESULTS.md).
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from benchmarks.counts import Costs, count
 from benchmarks.report import machine, table
 
 DAY, HOUR, MINUTE = 86_400, 3600, 60
-#: Requests per second that one address gets through (rate_limits.py, 10 processes), and the status
-#: queries among them that a process sends at most.
+#: Requests per second that the service accepts from one address (rate_limits.py, 10 processes), and the
+#: maximum number of status queries among them from one process.
 ADDRESS_RATE, STATUS_RATE = 17.5, 4.0
-#: Seconds until a page begins to arrive, and bytes per second landed on S3 (landing.py: JSON lines).
+#: Seconds until a page begins to arrive, and bytes per second when landing on S3 (landing.py: JSON lines).
 LATENCY, SPEED = 0.05, 76e6
-#: Seconds of a slot for a task that does next to nothing: 500 in 95 s on 16 slots (airflow_waiting.py).
+#: Seconds for which a task that does almost nothing holds a slot: 500 tasks in 95 s on 16 slots
+#: (airflow_waiting.py).
 PROCESS = 3.0
-#: Waits of one triggerer, tasks per status query and seconds between two polls (waiting.py).
+#: Number of waits in one triggerer, tasks per status query, and seconds between two polls (waiting.py).
 WAITS, BATCH, POLL = 10_000, 100, 60
-#: Limits of a page: rows, bytes.
+#: Limits of a page: number of rows, and bytes.
 PAGE_ROWS, PAGE_BYTES = 1000, 8_000_000
-#: Seconds that a collection takes, at least and at most.
+#: Minimum and maximum duration of a collection in seconds.
 COLLECTS = 300, 900
-#: Sources of an Airflow task that lands many.
+#: Number of sources of an Airflow task that lands several sources.
 TOGETHER = 100
-#: Slots for starts at each address.
+#: Number of slots for starts at each address.
 STARTS_AT_ONCE = 10
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How landings are spread over Airflow tasks.
+    """The way in which landings are distributed over Airflow tasks.
 
-    :ivar at_once: landings at once at each address.
-    :ivar rate: requests per second of one landing at most.
-    :ivar process: seconds of a slot beside the landing itself.
+    :ivar at_once: number of simultaneous landings at each address.
+    :ivar rate: maximum number of requests per second of one landing.
+    :ivar process: seconds for which a slot is held in addition to the landing itself.
     """
 
     name: str
@@ -58,7 +59,7 @@ class Layout:
 LAYOUTS = {
     layout.name: layout
     for layout in (
-        # at most 2 requests per second, and a little less in use
+        # at most 2 requests per second, a little less in practice
         Layout("alone", at_once=10, rate=1.8, process=PROCESS),
         # two tasks of `max_concurrency=8`, the default
         Layout("together", at_once=16, rate=1 / LATENCY, process=PROCESS / TOGETHER),
@@ -66,19 +67,20 @@ LAYOUTS = {
 }
 #: Seconds that a landing waits for late rows before its mark: the operator's default.
 LATE_ROWS_DELAY = 15.0
-#: What is simulated: layout, whether landings mark, addresses.
+#: The simulated layouts, each with whether landings are marked as exported, and the number of addresses.
 DAYS = (("alone", True, 4), ("alone", False, 2), ("together", True, 2), ("together", False, 2))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A day.
+    """The plan of a simulated day.
 
-    :ivar tasks: collection tasks.
-    :ivar pages: pages of each.
-    :ivar size: bytes of each.
-    :ivar arrivals: ``evenly``, ``hourly`` or ``at midnight``.
-    :ivar marks: whether landings confirm the export.
+    :ivar tasks: number of collection tasks.
+    :ivar pages: number of pages of each task.
+    :ivar size: bytes of each task's rows.
+    :ivar arrivals: the distribution of starts: ``evenly``, ``hourly`` or ``at midnight``.
+    :ivar marks: whether landings are marked as exported.
+    :ivar addresses: number of caller addresses.
     """
 
     tasks: int
@@ -92,19 +94,19 @@ class Plan:
 
     @property
     def landing(self) -> int:
-        """Requests of a landing."""
+        """The number of requests of a landing."""
         return self.pages + (self.costs.marked if self.marks else self.costs.unmarked)
 
 
 @dataclass
 class Day:
-    """What became of one address's share of the tasks.
+    """The results of a simulated day for one address.
 
-    :ivar requests: by hour.
-    :ivar delays: seconds from when a task was seen to have finished until its landing began.
-    :ivar landed: when the last landing ended.
-    :ivar busy: seconds of landings.
-    :ivar waits: most waits at once.
+    :ivar requests: number of requests by hour.
+    :ivar delays: seconds from the time when a wait noticed a task's end until the task's landing began.
+    :ivar landed: virtual time at which the last landing ended, in seconds.
+    :ivar busy: total seconds of all landings.
+    :ivar waits: maximum number of simultaneous waits.
     """
 
     requests: Counter[int] = field(default_factory=Counter)
@@ -115,7 +117,7 @@ class Day:
 
 
 class Address:
-    """One caller address with workers and a triggerer behind it; requests are sent in their order."""
+    """One caller address, with its workers and its triggerer; it sends requests in order."""
 
     def __init__(self, plan: Plan) -> None:
         self.day = Day()
@@ -129,7 +131,7 @@ class Address:
         self._waits = self._open = 0
 
     def run(self) -> Day:
-        """Simulate until all has landed."""
+        """Simulate until all tasks have landed."""
         self._open = self._plan.tasks // self._plan.addresses
         for number in range(self._open):
             share = number / self._open * DAY
@@ -145,14 +147,17 @@ class Address:
         heapq.heappush(self._events, (moment, next(self._numbers), event))
 
     def _send(self, now: float, number: int, rate: float = ADDRESS_RATE) -> float:
-        """Send requests as soon as the limit allows; return the seconds until the last is sent."""
+        """Send requests as soon as the rate allows; return the seconds until the last one is sent."""
         self._free_from[rate] = max(now, self._free_from[rate]) + number / rate
         if rate == ADDRESS_RATE:
             self.day.requests[int(self._free_from[rate] // HOUR)] += number
         return self._free_from[rate] - now
 
     def _take_slot(self, now: float, kind: str) -> float | None:
-        """Return since when the first in the queue has waited, if there is a slot for it; else None."""
+        """Take a slot for the first entry of a queue, and return the time since which the entry has waited.
+
+        :return: None if the queue is empty or no slot is free.
+        """
         if not (self._slots[kind] and self._queues[kind]):
             return None
         self._slots[kind] -= 1
@@ -203,17 +208,17 @@ class Address:
 
 
 def simulate(plan: Plan) -> Day:
-    """Return the day of one of the addresses, which are alike."""
+    """Simulate one of the addresses, which are all alike."""
     return Address(plan).run()
 
 
 def pages_of(size: float, row_bytes: int) -> int:
-    """Return the number of pages that this many bytes take: a page ends after 1000 rows or 8 MB."""
+    """Return the number of pages for ``size`` bytes; a page ends after 1000 rows or 8 MB."""
     return -(-int(size) // min(PAGE_ROWS * row_bytes, PAGE_BYTES))
 
 
 def capacity(costs: Costs) -> None:
-    """Print what one address carries in a day, by the bytes of a row."""
+    """Print the capacity of one address in a day, by the size of a row."""
     day = ADDRESS_RATE * DAY
     rows: list[list[object]] = []
     for row_bytes in (250, 1000, 8000):
@@ -240,14 +245,14 @@ def capacity(costs: Costs) -> None:
 
 
 def days(tasks: int, megabytes: float, row_bytes: int, costs: Costs) -> None:
-    """Simulate days and print them."""
+    """Simulate days, and print a table of the results."""
     size = megabytes * 1e6
     plans = [
         Plan(tasks, pages_of(size, row_bytes), size, arrivals, LAYOUTS[layout], marks, addresses, costs)
         for layout, marks, addresses in DAYS
         for arrivals in ("evenly", "hourly", "at midnight")
     ]
-    # spawned, since Airflow has started threads
+    # spawned, not forked, since Airflow has started threads
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
         results = list(pool.map(simulate, plans))
     rows = []
@@ -273,9 +278,9 @@ def days(tasks: int, megabytes: float, row_bytes: int, costs: Costs) -> None:
 
 
 def in_airflow(tasks: int, costs: Costs) -> None:
-    """Print what collection tasks mean for Airflow, by how they are waited for and landed."""
+    """Print the load on Airflow, by the way in which collection tasks are waited for and landed."""
     start, wait, land = costs.start_writes, costs.wait_writes, costs.landing_writes
-    # processes and writes of each collection task; a deferred wait is two processes
+    # processes and writes for each collection task; a deferred wait takes two processes
     kinds = {
         "deferred wait, landing alone": (1 + 2 + 1, start + wait + land),
         f"{TOGETHER} waited for and landed at once": (1 + 3 / TOGETHER, start + (wait + land) / TOGETHER),
@@ -290,7 +295,7 @@ def in_airflow(tasks: int, costs: Costs) -> None:
 
 
 def main() -> None:
-    """Count, then simulate, and print tables."""
+    """Count costs, simulate days, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=100_000, help="a day (default: %(default)s)")
     parser.add_argument("--megabytes", type=float, default=10, help="of each (default: %(default)s)")

@@ -1,4 +1,4 @@
-"""Servers in processes of their own, so that what they take is not the client's."""
+"""Servers in processes of their own, so that their CPU time and memory do not count for the client."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from demo.ports import free_port
 
 
 class Server(NamedTuple):
-    """A sandbox that is being served."""
+    """The URL and the process id of a running sandbox."""
 
     url: str
     pid: int
@@ -25,7 +25,7 @@ class Server(NamedTuple):
 
 @contextlib.contextmanager
 def _running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """Run a module of Python in a process of its own while the block runs."""
+    """Run a Python module in a process of its own while the block runs."""
     with subprocess.Popen([sys.executable, "-m", *command], text=True, **options) as process:
         try:
             yield process
@@ -37,7 +37,7 @@ def _running(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 def sandbox(*options: str) -> Iterator[Server]:
     """Run a sandbox on a free port while the block runs.
 
-    :param options: for its command line.
+    :param options: options for the sandbox's command line.
     """
     with tempfile.TemporaryDirectory() as directory:
         ready = Path(directory) / "url"
@@ -51,9 +51,10 @@ def sandbox(*options: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def link(url: str, speed: float) -> Iterator[str]:
-    """Run a link of limited speed to a server while the block runs; give the URL to reach it by.
+    """Run a link of limited speed to a server while the block runs; yield the URL of the link.
 
-    :param speed: bytes per second, of all answers together.
+    :param url: the URL of the server.
+    :param speed: bytes per second of all responses together.
     """
     host, _, port = url.removeprefix("http://").partition(":")
     with _running("benchmarks.link", host, port, str(speed), stdout=subprocess.PIPE) as process:
@@ -62,10 +63,10 @@ def link(url: str, speed: float) -> Iterator[str]:
 
 
 class S3:
-    """An S3 service with one bucket.
+    """An S3 server with one bucket.
 
-    :ivar environment: what a client finds it by.
-    :ivar bucket: its URL.
+    :ivar environment: environment variables with which a client uses the server.
+    :ivar bucket: the URL of the bucket.
     """
 
     bucket = "s3://landings"
@@ -80,7 +81,7 @@ class S3:
         }
 
     def empty(self) -> None:
-        """Begin again, with nothing in the bucket."""
+        """Delete everything, and create the empty bucket."""
         requests.post(f"{self._url}/moto-api/reset", timeout=60).raise_for_status()
         requests.put(f"{self._url}/{self.bucket.removeprefix('s3://')}", timeout=60).raise_for_status()
 

@@ -1,8 +1,8 @@
-"""One start for many collection tasks, and a mapped one: ``python -m benchmarks.starts [--tasks N]``.
+"""One start for many collection tasks, and a mapped start: ``python -m benchmarks.starts [--tasks N]``.
 
 On a real Airflow (scheduler, triggerer, API servers; LocalExecutor with 4 processes, SQLite) and a sandbox
 without limits, two DAGs set the loop items of the same collection tasks, start them, wait, and land the new
-rows. They differ in the start alone. One runs after the other, and every row must have landed once.
+rows. Only their starts differ. The DAGs run one after another, and each must land every row once.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def _add_task(control: Control, task_id: str) -> dict[str, Any]:
-    """Add a collection task, and return what sets its loop items."""
+    """Add a collection task, and return the entry of ``updates`` that sets its loop items."""
     (step,) = (
         action
         for action in control.add_task(task_id, subtasks=1)["actions"]
@@ -113,7 +113,7 @@ def _options(url: str, folder: Path) -> dict[str, str]:
 
 
 def _measured(airflow: RealAirflow, control: Control, folder: Path) -> Iterator[list[object]]:
-    """Run one DAG after the other; yield a line of the table for each."""
+    """Run one DAG after another; yield a row of the table for each."""
     for dag_id in ("one", "mapped"):
         run_id = airflow.trigger(dag_id)
         state = airflow.wait(dag_id, run_id, TIMEOUT_SECONDS)
@@ -133,7 +133,7 @@ def _seconds(spans: list[dict[str, Any]]) -> int:
 
 
 def _landed_once(control: Control, folder: Path) -> int:
-    """Return the number of rows, if the landings have each of the service's rows once."""
+    """Check that the landings have each of the service's rows once, and return the number of rows."""
     rows = 0
     for task in control.tasks():
         if task["task_id"].startswith("task_"):

@@ -1,13 +1,13 @@
-"""Landing in tables beside libraries' own writers: ``python -m benchmarks.tables [--rows N] [--turns N] …``.
+"""Landing in tables compared with libraries: ``python -m benchmarks.tables [--rows N] [--turns N] …``.
 
-All write the same rows of 8 texts, which they are given as JSON in pages of 1,000, from their own process: no
-service and no network take part. Every measurement is a fresh process, and the ways take turns. Seconds and
-memory count without the imports. The landing also checks the pages' order, counts what the rows hold, and
-has the SHA-256 of every part.
+All ways write the same rows of 8 texts. They get the rows as JSON, in pages of 1,000 rows, from their own
+process, without a service or a network. Every measurement is a fresh process, and the ways take turns.
+Seconds do not include the imports; memory is shown with and without them. The landing also checks the order
+of the pages, profiles the rows, and computes the SHA-256 of every part.
 
-Then runs of one page each land in one table, and the files that a commit writes are measured: the entry of
-Delta Lake's log or Iceberg's metadata, and the landing's own file. Checkpoints, which Delta Lake's library
-writes now and then, are left out. Needs Linux.
+Then runs of one page each land in one table, and the sizes of the files that a commit writes are measured:
+the log entry of Delta Lake or the metadata of Iceberg, and the landing's own files. Delta Lake's library also
+writes a checkpoint now and then; the table shows the size with and without it. Needs Linux.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_webcollect.landing.storage.folder import Folder
 
-#: Pages that are made before anything is measured; they come again and again.
+#: Number of pages that are generated before the measurement; the rows repeat these pages.
 POOL = 100
 WAYS = {
     "landing": 'a landing with `table_format="delta"`',
@@ -59,12 +59,12 @@ WAYS = {
     "dlt": 'dlt, `filesystem` with `table_format="delta"`, given tables of Arrow',
 }
 FEW_RUNS = 10
-#: Runs of which one writes a checkpoint in the log of a Delta Lake table.
+#: Number of measured runs, of which one writes a checkpoint in the log of a Delta Lake table.
 CYCLE = 8
 
 
 class Result(NamedTuple):
-    """What a way has taken: seconds, of the CPU too, and MB at the peak and over what the imports left."""
+    """One measurement of a way: seconds, CPU seconds, MB at the peak, and MB over the imports."""
 
     rows: int
     seconds: float
@@ -74,7 +74,7 @@ class Result(NamedTuple):
 
 
 def main() -> None:
-    """Measure, print tables."""
+    """Measure the ways and the sizes of commits, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=2_000_000, help="(default: %(default)s)")
     parser.add_argument("--turns", type=int, default=3, help="of each way (default: %(default)s)")
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 def ways(rows: int, turns: int) -> None:
-    """Measure all ways in turns, and print them."""
+    """Measure all ways in turns, and print a table."""
     taken = [{way: in_a_process(way, rows) for way in WAYS} for _ in range(turns)]
     results = {way: median([turn[way] for turn in taken]) for way in WAYS}
     ours = results["landing"]
@@ -113,12 +113,12 @@ def ways(rows: int, turns: int) -> None:
 
 
 def median(results: Sequence[Result]) -> Result:
-    """Return the median of each number."""
+    """Return the median of each field."""
     return Result(*map(statistics.median, zip(*results, strict=True)))
 
 
 def in_a_process(way: str, rows: int) -> Result:
-    """Measure a way once."""
+    """Measure a way once, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "benchmarks.tables", "--way", way, "--folder", folder]
         done = subprocess.run([*command, f"--rows={rows}"], stdout=subprocess.PIPE, text=True, check=True)
@@ -128,8 +128,8 @@ def in_a_process(way: str, rows: int) -> Result:
 
 
 def measure(way: str, rows: int, folder: Path) -> None:
-    """Write the rows in this process, and print what that took."""
-    # imports like the others
+    """Write the rows in this process, and print the measurement."""
+    # imported here, so that the imports are not measured
     import deltalake  # noqa: F401
     import pyarrow.dataset
     import pyarrow.parquet  # noqa: F401
@@ -156,7 +156,7 @@ def measure(way: str, rows: int, folder: Path) -> None:
 
 
 def delta_table(folder: Path) -> Folder:
-    """Return a Delta Lake table that is not there yet."""
+    """Return the folder of a Delta Lake table that does not exist yet."""
     return folder_at(LocalFileSystem(), str(folder / "table"), table_format="delta")
 
 
@@ -186,9 +186,10 @@ def with_pyiceberg(bodies: Sequence[bytes], folder: Path) -> int:
 def landing(
     bodies: Sequence[bytes], folder: Folder, file_format: FormatName = "parquet", types: Any = None
 ) -> int:
-    """Land the rows.
+    """Land the rows, and return their number.
 
-    :param types: of their columns; None for texts.
+    :param bodies: the pages of rows, as JSON.
+    :param types: types by column; None (default) for texts.
     """
     total = len(bodies) * PAGE_ROWS
 
@@ -235,14 +236,14 @@ def with_dlt(bodies: Sequence[bytes], folder: Path) -> int:
 
 
 def schema() -> pa.Schema:
-    """Return the columns, all of texts."""
+    """Return the schema, in which all columns are texts."""
     import pyarrow as pa
 
     return pa.schema([(name, pa.string()) for name in DEFAULT_FIELDS])
 
 
 def batches(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of pages as batches of Arrow."""
+    """Yield the rows of each page as an Arrow batch."""
     import pyarrow as pa
 
     columns = schema()
@@ -251,7 +252,7 @@ def batches(bodies: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
 
 
 def commits(many_runs: int) -> None:
-    """Print the bytes that a commit writes, after few runs and after many."""
+    """Print the number of bytes that a commit writes, after few runs and after many."""
     rows = []
     for name, make, pattern in (
         ("Delta Lake", delta_table, "table/_delta_log/*"),
@@ -272,12 +273,12 @@ def commits(many_runs: int) -> None:
 
 
 def written(folder: Path, target: Folder, pattern: str, runs: int) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Land runs of one page in a table, and yield what each has written besides its part.
+    """Land runs of one page in a table, and yield the sizes of the files that each writes besides its part.
 
-    Yields the number of runs before, and the bytes of the table's log or metadata, and of the landing's
-    files.
+    Yields the number of earlier runs, and a pair: the bytes of the table's log or metadata, and the bytes of
+    the landing's own files.
 
-    :param pattern: of the files of the log, or of the metadata, in the folder.
+    :param pattern: glob pattern of the files of the table's log or metadata, relative to ``folder``.
     """
     rows: Rows = []
     seen: set[Path] = set()
@@ -299,7 +300,7 @@ def written(folder: Path, target: Folder, pattern: str, runs: int) -> Iterator[t
 
 
 def bytes_of(files: Iterable[Path]) -> int:
-    """Return the size of files."""
+    """Return the total size of files in bytes."""
     return sum(file.stat().st_size for file in files)
 
 

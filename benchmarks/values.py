@@ -1,9 +1,9 @@
-"""What types cost: ``python -m benchmarks.values [--rows N]``.
+"""Cost of column types: ``python -m benchmarks.values [--rows N]``.
 
-Rows have six texts and about 180 bytes. Five of them mean a price, a day, a boolean, a URL and a number with
-a unit; most prices, URLs and numbers stand once. They are landed on a local disk as JSON lines and as
-Parquet, and read by ``to_duckdb``: with types and without, in turns, in one process. Figures are the CPU time
-of the best of three passes, and how many times as long it takes with types.
+Rows have six texts and about 180 bytes. Five of the texts are a price, a day, a boolean, a URL and a number
+with a unit; most prices, URLs and numbers occur only once. The rows are landed on a local disk as JSON lines
+and as Parquet, and read by ``to_duckdb``, with and without types in turns, in one process. Figures are the
+CPU time of the fastest of three passes, and the time with types as a multiple of the time without.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TYPES = {
 
 
 def row(number: int) -> dict[str, str]:
-    """Return a row of a shop."""
+    """Return a row of a shop's products."""
     whole, cents = divmod(number * 7919 % 1_000_000_000, 100)
     day = f"{number % 28 + 1}"
     return {
@@ -50,7 +50,7 @@ def row(number: int) -> dict[str, str]:
 
 
 def main() -> None:
-    """Land and read, print a table."""
+    """Land and read the rows, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="(default: %(default)s)")
     rows = parser.parse_args().rows
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def land(bodies: Sequence[bytes], file_format: FormatName, types: Any) -> float:
-    """Land the rows; return what it took."""
+    """Land the rows; return the CPU time in seconds."""
     with tempfile.TemporaryDirectory() as place:
         begin = time.process_time()
         landing(bodies, folder_at(LocalFileSystem(), f"{place}/landing"), file_format, types)
@@ -77,7 +77,7 @@ def land(bodies: Sequence[bytes], file_format: FormatName, types: Any) -> float:
 
 
 def read(bodies: Sequence[bytes], file_format: FormatName, types: Any) -> float:
-    """Land the rows, and read them in DuckDB; return what the reading took."""
+    """Land the rows, and read them in DuckDB; return the CPU time of the reading in seconds."""
     with tempfile.TemporaryDirectory() as place:
         rows = landing(bodies, folder_at(LocalFileSystem(), f"{place}/landing"), file_format, types)
         begin = time.process_time()
@@ -86,7 +86,7 @@ def read(bodies: Sequence[bytes], file_format: FormatName, types: Any) -> float:
 
 
 def best(work: Callable[[Any], float]) -> tuple[float, float]:
-    """Return what work takes without and with types: the best of some passes, in turns."""
+    """Return the shortest time of ``work`` without and with types, in passes that take turns."""
     passes = [(work(None), work(TYPES)) for _ in range(PASSES)]
     return min(plain for plain, _ in passes), min(typed for _, typed in passes)
 

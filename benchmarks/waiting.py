@@ -1,13 +1,13 @@
 """Ten thousand waits: ``python -m benchmarks.waiting [--quick]``.
 
-A sandbox that enforces the service's limits runs in a process of its own. Four measurements follow:
+A sandbox that enforces the service's limits runs in a process of its own. There are four measurements:
 
-- the provider's triggers in one event loop, as Airflow's triggerer runs them, for four rounds: one in which
-  they arrive, one of nothing but waiting, one in which some tasks finish at random moments, and one more in
-  which the last of those is noticed;
-- the same while 3 % of the answers are odd: what ends must have ended, and nothing else may;
-- half of the waits in each of two processes, as two triggerers on one address have them;
-- the common way, a request for each wait and poll, on the same server.
+- the provider's triggers in one event loop, as in Airflow's triggerer, for four rounds: in the first, the
+  triggers arrive; in the second, they only wait; in the third, some tasks finish at random times; in the
+  fourth, the last of these tasks are noticed;
+- the same while 3 % of the responses are faulty: each finished task must be noticed, no other wait may end;
+- half of the waits in each of two processes, like two triggerers at one address;
+- the common way, one request for each wait and poll, to the same server.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from benchmarks.report import machine, table
 from benchmarks.server import sandbox
 
 T = TypeVar("T")
-#: What was measured, the target, the value, and whether it is met.
+#: The name of a measured value, its target, the value, and whether the target is met; None without a target.
 Row: TypeAlias = tuple[str, str, str, bool | None]
 
 STATUS = "/cloudextraction/statuses/v2"
@@ -48,9 +48,9 @@ BATCH = 100
 ROUNDS = 4
 ODD_ROUNDS = 8
 TRIGGERER_ROUNDS = 3
-#: Of the waits, those whose task finishes.
+#: Share of the waits whose task finishes.
 FINISHING = 0.01
-#: Of the answers, those that are odd, in equal parts of these kinds.
+#: Share of the responses that are faulty, distributed equally over the following kinds.
 ODD = 0.03
 ODD_KINDS: tuple[dict[str, Any], ...] = (
     {"kind": "html", "status": 502},
@@ -59,15 +59,15 @@ ODD_KINDS: tuple[dict[str, Any], ...] = (
     {"kind": "status", "status": 401},
 )
 SEED = 4
-#: Seconds for which the event loop may be blocked.
+#: Maximum number of seconds for which the event loop may be blocked.
 LONGEST_BLOCK = 0.05
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The size of a measurement.
 
-    :ivar waits: waits at once.
+    :ivar waits: number of simultaneous waits.
     :ivar interval: seconds between two polls of a wait, which is the length of a round.
     """
 
@@ -76,27 +76,27 @@ class Plan:
 
     @property
     def least(self) -> int:
-        """The fewest requests that a round can do with."""
+        """The minimum number of requests in a round."""
         return math.ceil(self.waits / BATCH)
 
     @property
     def lead(self) -> float:
-        """Seconds by which a round is counted from before its first request.
+        """Seconds between the beginning of a round, as it is counted, and its first request.
 
-        The requests of a round take only a part of it; half of the rest lies before them, half after.
+        The requests of a round take only a part of its time; half of the other time is before the requests.
         """
         return (self.interval - self.least * min(SPACING, SPREAD * self.interval / self.least)) / 2
 
 
 FULL = Plan(waits=10_000, interval=60.0)
 QUICK = Plan(waits=1_000, interval=6.0)
-#: With odd answers, the rounds are as short as the limits allow, so that there are many answers.
+#: With faulty responses, the rounds are as short as the limits allow, so that there are many responses.
 FULL_ODD = Plan(waits=10_000, interval=30.0)
 QUICK_ODD = Plan(waits=1_000, interval=3.0)
 
 
 def main() -> None:
-    """Start a sandbox, measure everything, print the tables."""
+    """Start a sandbox, measure everything, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="1,000 waits, in shorter rounds")
     quick = parser.parse_args().quick
@@ -109,7 +109,7 @@ def main() -> None:
     with sandbox() as server:
         url = server.url
         control = Control(url)
-        # nothing ends but what the measurement ends
+        # only the measurement finishes tasks
         control.configure(run_seconds=3600)
         ids = [control.add_task(state="Extracting")["task_id"] for _ in range(plan.waits)]
         connect(url)
@@ -123,14 +123,14 @@ def main() -> None:
 
 
 def quiet_logs() -> None:
-    """Log as the triggerer does, to nowhere: what is logged is part of what a wait costs."""
+    """Log as the triggerer does, but to the null device, since logging is a part of the cost of a wait."""
     from airflow.sdk.log import configure_logging
 
     configure_logging(json_output=True, output=Path(os.devnull).open("wb"))  # noqa: SIM115  # for good
 
 
 def connect(url: str) -> None:
-    """Make the sandbox Airflow's default connection of the service."""
+    """Set Airflow's default connection of the service to the sandbox."""
     os.environ["AIRFLOW__WEBCOLLECT__TOKEN_STORE"] = "memory"
     os.environ["AIRFLOW_CONN_WEBCOLLECT_DEFAULT"] = json.dumps(
         {
@@ -143,7 +143,7 @@ def connect(url: str) -> None:
 
 @dataclass(frozen=True)
 class Block:
-    """A turn of the event loop: how long it took, the CPU time in it, and of that the garbage collector's."""
+    """A turn of the event loop: its duration, its CPU time, and the garbage collector's part of that time."""
 
     seconds: float = 0.0
     cpu: float = 0.0
@@ -151,7 +151,7 @@ class Block:
 
     @property
     def work(self) -> float:
-        """The seconds that neither the garbage collector nor other processes took."""
+        """The CPU seconds without the garbage collector."""
         return self.cpu - self.garbage
 
     def __str__(self) -> str:
@@ -163,13 +163,13 @@ class Block:
 
 @dataclass(frozen=True)
 class Longest:
-    """The turn that took longest, and the one with the most work."""
+    """The longest turn, and the turn with the most work."""
 
     block: Block = Block()
     work: Block = Block()
 
     def and_also(self, turn: Block) -> Longest:
-        """Take a turn into account."""
+        """Return the longest turns after another turn."""
         return Longest(
             max(self.block, turn, key=lambda block: block.seconds),
             max(self.work, turn, key=lambda block: block.work),
@@ -177,7 +177,7 @@ class Longest:
 
 
 class Turns(selectors.DefaultSelector):
-    """Measures how long the event loop takes from one poll of its sockets to the next, all turns of it."""
+    """Measures the turns of the event loop: the time from one poll of its sockets to the next."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ class Turns(selectors.DefaultSelector):
         self.forget()
 
     def forget(self) -> None:
-        """Begin again."""
+        """Forget the turns that were measured so far."""
         self.longest = Longest()
         self._begin()
 
@@ -194,7 +194,7 @@ class Turns(selectors.DefaultSelector):
         """End a turn, wait, and begin the next one."""
         now, used = time.perf_counter(), time.thread_time()
         turn = Block(now - self._since, used - self._cpu_since, self._garbage)
-        # most turns are far too short to matter
+        # most turns are too short to matter
         if turn.seconds > 0.001:
             self.longest = self.longest.and_also(turn)
         try:
@@ -219,26 +219,26 @@ class Turns(selectors.DefaultSelector):
 
 
 def in_loop(measure: Callable[[Turns], Coroutine[Any, Any, T]]) -> T:
-    """Run a measurement in an event loop whose turns are watched."""
+    """Run a measurement in an event loop whose turns are measured."""
     turns = Turns()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
         return runner.run(measure(turns))
 
 
 def cpu() -> float:
-    """Return the seconds of CPU that this process has used."""
+    """Return the CPU time of this process in seconds."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
 def resident() -> int:
-    """Return the bytes of memory that this process has."""
+    """Return the resident memory of this process in bytes."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 async def arrive(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[asyncio.Task[None]]:
-    """Start one after the other, as the triggerer does: it gives way twice before each."""
+    """Start coroutines one after another; like the triggerer, yield to the event loop twice before each."""
     tasks = []
     for one in coroutines:
         await asyncio.sleep(0)
@@ -248,18 +248,18 @@ async def arrive(coroutines: Iterable[Coroutine[Any, Any, None]]) -> list[asynci
 
 
 async def leave(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel all that is left."""
+    """Cancel the remaining tasks."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-#: What a trigger's event said, and when it came.
+#: The Unix time of a trigger's event, and its payload.
 Event: TypeAlias = tuple[float, dict[str, Any]]
 
 
 async def run_trigger(task_id: str, interval: float, events: dict[str, Event]) -> None:
-    """Wait for a task as the triggerer does, and note the event."""
+    """Wait for a task as the triggerer does, and record the event."""
     from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger
 
     trigger = WebCollectTaskStatusTrigger(
@@ -271,7 +271,7 @@ async def run_trigger(task_id: str, interval: float, events: dict[str, Event]) -
 
 @dataclass
 class Bare:
-    """What triggers cost that do nothing at all, which is what Airflow and asyncio take for each."""
+    """The cost of triggers that do nothing: the cost that Airflow and asyncio add to each trigger."""
 
     bytes_per_wait: float
     arriving: Longest
@@ -279,7 +279,7 @@ class Bare:
 
 def bare(count: int) -> Bare:
     """Measure triggers that do nothing, in this process."""
-    # Airflow's own objects are those that the garbage collector has most to do with
+    # most of the objects that the garbage collector must visit are Airflow's
     from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger  # noqa: F401
 
     async def nothing() -> AsyncIterator[None]:
@@ -303,7 +303,17 @@ def bare(count: int) -> Bare:
 
 @dataclass
 class Seen:
-    """What was measured of the provider's waits."""
+    """The measured values of the provider's waits.
+
+    :ivar requests: number of status queries, by round.
+    :ivar refused: number of responses with HTTP 429.
+    :ivar delays: seconds from a task's end to the event, for each finished task that was noticed.
+    :ivar finished: number of finished tasks.
+    :ivar cpu: share of one core that the process has used.
+    :ivar bytes_per_wait: memory in bytes.
+    :ivar arriving: the longest turns while triggers arrive.
+    :ivar waiting: the longest turns after that.
+    """
 
     requests: Counter[int] = field(default_factory=Counter)
     refused: int = 0
@@ -320,7 +330,7 @@ async def shared(plan: Plan, control: Control, ids: list[str], turns: Turns) -> 
     seen = Seen()
     events: dict[str, Event] = {}
 
-    # what the first wait of a process brings with it (imports, looking up the connection) is nobody's cost
+    # a first wait, so that imports and the look-up of the connection are not measured
     await run_trigger(demo.FINISHED_TASK_ID, plan.interval, events)
     control.clear_requests()
     before = resident()
@@ -355,12 +365,12 @@ async def shared(plan: Plan, control: Control, ids: list[str], turns: Turns) -> 
 
 
 def is_done(events: dict[str, Event], task_id: str) -> bool:
-    """Return whether the wait for a task has ended, and as it should."""
+    """Return whether the wait for a task has ended with success."""
     return task_id in events and events[task_id][1]["outcome"] == "done"
 
 
 async def finish_some(control: Control, ids: list[str], until: float) -> dict[str, float]:
-    """Finish tasks at random moments; return when each did."""
+    """Finish tasks at random times; return the Unix time of each task's end."""
     count = int(len(ids) * FINISHING)
     moments = sorted(random.uniform(time.monotonic(), until) for _ in range(count))
     finished = {}
@@ -372,7 +382,7 @@ async def finish_some(control: Control, ids: list[str], until: float) -> dict[st
 
 
 def print_shared(plan: Plan, seen: Seen, nothing: Bare) -> None:
-    """Print what the provider's waits cost, beside what they may cost."""
+    """Print the cost of the provider's waits, and the targets."""
     counts = [seen.requests[number] for number in range(ROUNDS)]
     worst = max(seen.delays, default=math.inf)
     kilobytes = seen.bytes_per_wait / 1024
@@ -407,7 +417,7 @@ def print_shared(plan: Plan, seen: Seen, nothing: Bare) -> None:
 
 
 async def odd(plan: Plan, control: Control, ids: list[str]) -> None:
-    """Wait while some answers are odd and some tasks finish."""
+    """Wait while some responses are faulty and some tasks finish, and print the results."""
     for task_id in ids:
         await asyncio.to_thread(control.mark_state, task_id, "Extracting")
     for kind in ODD_KINDS:
@@ -438,7 +448,7 @@ async def odd(plan: Plan, control: Control, ids: list[str]) -> None:
 
 
 def repeated(requests: list[dict[str, Any]], interval: float) -> int:
-    """Return how many requests were answered with HTTP 200, and sent again before they were due."""
+    """Return the number of requests that were answered with HTTP 200, but repeated before they were due."""
     answered: dict[str, float] = {}
     count = 0
     for request in requests:
@@ -449,18 +459,18 @@ def repeated(requests: list[dict[str, Any]], interval: float) -> int:
 
 
 def two_triggerers(plan: Plan, control: Control, url: str, ids: list[str]) -> None:
-    """Wait in two processes at once, each for half of the tasks, and count their requests."""
+    """Wait in two processes at once, each for half of the tasks, and print the number of their requests."""
     for task_id in ids:
         control.mark_state(task_id, "Extracting")
     halves = ids[: len(ids) // 2], ids[len(ids) // 2 :]
     seconds = TRIGGERER_ROUNDS * plan.interval
     with ProcessPoolExecutor(2, get_context("spawn")) as processes:
-        # imports come first, so that both begin at the same time
+        # both processes finish their imports first, so that they begin to wait at the same time
         list(processes.map(prepare, [url] * 2))
         control.clear_requests()
         began = time.time()
         list(processes.map(triggerer, halves, [plan.interval] * 2, [seconds] * 2))
-    # a round of requests begins as soon as the triggers have come
+    # requests after this time are part of another round
     requests = [request for request in control.requests(STATUS) if request["time"] < began + seconds]
     of_first = set(halves[0])
     counts = Counter(json.loads(request["body"])["taskIds"][0] in of_first for request in requests)
@@ -485,12 +495,12 @@ def two_triggerers(plan: Plan, control: Control, url: str, ids: list[str]) -> No
 
 
 def prepare(url: str) -> None:
-    """Make this process ready to wait."""
+    """Prepare this process for waits."""
     from airflow_provider_webcollect.triggers.webcollect import WebCollectTaskStatusTrigger  # noqa: F401
 
     quiet_logs()
     connect(url)
-    # the other process is to have its turn as well
+    # keep this process busy, so that the pool gives the second call to the other process
     time.sleep(1)
 
 
@@ -507,13 +517,13 @@ def triggerer(ids: list[str], interval: float, seconds: float) -> None:
 
 
 async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None:
-    """Poll each task with a request of its own, as providers commonly do, for one round.
+    """Poll each task with a request of its own for one round, as providers commonly do.
 
-    The waits begin evenly spread over the round, which is the best that can happen to them.
+    The waits begin evenly distributed over the round, which is the best case.
     """
     headers = {"Authorization": f"Bearer {demo.ACCESS_TOKEN}"}
     answers: Counter[int] = Counter()
-    # httpx's own queue for connections takes longer the longer it is
+    # limit the queue for connections of httpx, which takes more time per request the longer it is
     free = asyncio.Semaphore(50)
 
     async def poll(client: httpx.AsyncClient, number: int, task_id: str) -> None:
@@ -538,7 +548,7 @@ async def common(plan: Plan, control: Control, url: str, ids: list[str]) -> None
 
 
 def print_table(title: str, rows: Iterable[Row]) -> None:
-    """Print a table of what was to be reached, and what was."""
+    """Print a table of the targets and the measured values."""
     said = {None: "", True: "met", False: "**missed**"}
     table(f"{title} | target | measured | ", ((*cells, said[met]) for *cells, met in rows))
 

@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import DAG, Param
 
 from airflow_provider_webcollect import WebCollectMetricsCheckOperator, WebCollectQueryAnalyticsOperator
 
-# Works for every type of run: on Airflow 3 some have no logical date and no data interval.
+# Works for every type of run: on Airflow 3, some runs have neither a logical date nor a data interval.
 DAY = "(dag_run.data_interval_end or dag_run.run_after) | ds"
 LAST_WEEK = {
     "start": f"{{{{ macros.ds_add({DAY}, -7) }}}}",

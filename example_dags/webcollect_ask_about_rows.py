@@ -27,7 +27,7 @@ def find_quarantined(params: dict[str, Any] | None = None, run_id: str | None = 
     if not quarantined:
         raise AirflowFailException("The landing has failed for another reason: its log says which.")
     rows = quarantined[-1]
-    # indented by four, values of rows are no Markdown
+    # indented by four spaces, so that values from rows are not rendered as Markdown
     return {"commit": rows.commit, "checks": "\n".join(f"    {check}" for check in rows.checks)}
 
 

@@ -29,7 +29,7 @@ def query_status(params: dict[str, Any] | None = None) -> str:
     """Return what the service shows of the task now, as Markdown."""
     assert params is not None
     statuses = WebCollectHook().get_task_statuses_v2([params["collection_task_id"]])
-    # as JSON, whatever the service sends stays in its line
+    # as JSON, each value stays in its own line, whatever the service sends
     return "\n".join(
         f"    {name}: {json.dumps(value, default=str)}"
         for status in statuses
@@ -75,11 +75,11 @@ with DAG(
         response_timeout=timedelta(hours=12),
     )
     start_again = WebCollectStartSubTasksOperator(task_id="start_again")
-    # without `after`: the person has seen this run in the service, so no earlier one is taken for it
+    # without `after`: the person has seen this run in the service, so an earlier one cannot be meant
     wait = WebCollectTaskStatusSensor(task_id="wait")
     land = WebCollectToObjectStorageOperator(
         task_id="land",
-        # at most one of the three tasks before it succeeds
+        # at most one of the three upstream tasks succeeds
         trigger_rule="one_success",
         destination="{{ params.destination }}",
     )

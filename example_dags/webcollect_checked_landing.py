@@ -18,14 +18,14 @@ from airflow.providers.common.compat.sdk import DAG, Param, task
 from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 
 CHECKS = {
-    # at least half of the median of the last ten landings
+    # at least half of the median of the last ten landings, and at most 1 % wrong rows
     "rows": {"min_of_usual": 0.5, "max_wrong": 0.01},
     "columns": {
         "id": {"required": True, "unique": True},
         "title": {"filled": 0.95},
         "price": {"filled": 0.95, "pattern": r"\d+\.\d\d"},
     },
-    # columns of all last landings that no row has
+    # fail if no row has a column that all of the last landings had
     "missing_columns": "fail",
     "new_columns": "warn",
 }

@@ -19,7 +19,7 @@ def count(table: str, run_id: str | None = None) -> dict[str, int]:
     from airflow_provider_webcollect import read_landing
 
     landed = read_landing(table)
-    # rows are read as DuckDB needs them
+    # DuckDB reads the rows when a query needs them
     ((total,),) = landed.to_duckdb().query("prices", "select count(*) from prices").fetchall()
     assert run_id is not None
     return {"total": total, "new": len(landed.to_arrow(new_only=run_id))}
@@ -48,7 +48,7 @@ with DAG(
         column_types={"price": "float64"},
         on_cast_error="null",
         partition="dt={{ (dag_run.data_interval_end or dag_run.run_after) | ds }}",
-        # also skips what comes after
+        # this also skips the downstream task
         skip_if_nothing_new=True,
     )
     land >> count("{{ params.destination }}")

@@ -13,7 +13,7 @@ from airflow.providers.common.compat.sdk import DAG, Param, task
 
 from airflow_provider_webcollect import WebCollectToObjectStorageOperator
 
-#: The fields to load, so that the table keeps its columns whatever else the service sends.
+#: The fields to load. The table keeps these columns even if the service sends others.
 COLUMNS = {"id": "varchar", "title": "varchar", "price": "varchar", "city": "varchar"}
 CREATE = """
     create table if not exists prices (id varchar, title varchar, price decimal(12, 2), city varchar);

@@ -60,7 +60,7 @@ with DAG(
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
         file_format="parquet",
-        # fixed columns keep the schema, and parts that are already loaded, unchanged
+        # with fixed columns, the schema and the parts that are already loaded do not change
         columns=["id", "title", "price", "city"],
         column_types={"price": "decimal(12,2)"},
         on_cast_error="null",
@@ -74,7 +74,7 @@ with DAG(
         source_format="PARQUET",
         destination_project_dataset_table="{{ params.table }}",
         write_disposition="WRITE_APPEND",
-        # a retry joins the job that was started before, and never loads twice
+        # a retry joins the load job that was already started, and never loads rows twice
         force_rerun=False,
         reattach_states={"PENDING", "RUNNING"},
     )

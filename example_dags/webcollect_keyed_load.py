@@ -39,7 +39,7 @@ with DAG(
         task_id="land",
         collection_task_id="{{ params.collection_task_id }}",
         destination="{{ params.destination }}",
-        # with more rows than these without a URL, the task fails
+        # if more than 10 % of the rows have no URL, the task fails
         checks={"rows": {"max_wrong": 0.1}, "columns": {KEY: {"required": True}}},
     )
     load = WebCollectLoadOperator(

@@ -17,7 +17,7 @@ from airflow_provider_webcollect import (
     WebCollectToObjectStorageOperator,
 )
 
-# The month in which the task runs, also if an old DAG run is cleared.
+# The month in which the task runs, even if an old DAG run is cleared.
 THIS_MONTH = {
     "start": "{{ macros.time.strftime('%Y-%m-01', macros.time.gmtime()) }}",
     "end": "{{ macros.time.strftime('%Y-%m-%d', macros.time.gmtime()) }}",

@@ -70,7 +70,7 @@ with DAG(
     wait_again = WebCollectTaskStatusSensor(
         task_id="wait_again", collection_task_id=TASK, after=start_again.output, deferrable=True
     )
-    # the outcome is of both landings, and fails if inputs are still missing
+    # this check covers both landings, and fails if inputs are still missing
     land_again = land("land_again", on_missing="fail")
     restore = WebCollectUpdateTaskParametersOperator(task_id="restore", updates=UPDATES)
 

@@ -16,7 +16,7 @@ from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_provider_webcollect import WebCollectTaskFinishedTrigger, WebCollectToObjectStorageOperator
 
-# The watched tasks must be known when the DAG is parsed. The default is a task of the sandbox.
+# The ids of the watched tasks must be known when the DAG is parsed. The default is a task of the sandbox.
 TASK_IDS = os.environ.get("WEBCOLLECT_WATCHED", "5a9d0b0e-0000-4000-8000-000000000001").split(",")
 
 finished = Asset(
@@ -50,6 +50,6 @@ with DAG(
         task_id="land",
         sources=list_tasks(),
         destination="{{ var.value.webcollect_landing }}",
-        # a run started by an event has no logical date, and so no `ds`
+        # a run that an event has started has no logical date, and therefore no `ds`
         partition="dt={{ dag_run.run_after | ds }}",
     )

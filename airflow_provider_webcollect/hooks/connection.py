@@ -1,6 +1,6 @@
-"""Reading, checking and testing an Airflow connection of the type ``webcollect``.
+"""Reads, checks and tests an Airflow connection of the type ``webcollect``.
 
-The command line reads connections without Airflow; only the functions that test a connection import it.
+The command line reads connections without Airflow; only the functions that test a connection import Airflow.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: What a value must be, by the type of its field.
+#: The rule for a value, by the type of its field, for errors.
 _RULES = {str: "a string", float: "a number", int: "an integer", bool: "true or false"}
-#: A token that the service does not know.
+#: Stands for a token or a task id in tests of a connection; the service knows neither.
 NO_TOKEN = "connection-test"
 UNTRIED = (
     "The refresh token itself was not tried, since that would use it up: the first task that needs an access "
@@ -48,14 +48,14 @@ MASKED = "Airflow's form sent only a mask for {}, so the test left it out; enter
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WebCollectConnection:
-    """The checked values of a connection. Its repr shows no secret.
+    """The checked values of a connection. The repr shows no secret.
 
-    :param status_batch_size: tasks per status query.
-    :param task_url_template: the service's web page of a task, with ``{task_id}``; None if not set.
-    :param export_url_template: the storage's web page of a folder, with ``{bucket}`` and ``{path}``; None if
-        not set.
-    :param masked: names of fields for which the connection holds only Airflow's mask, which counts as not
-        set.
+    :param status_batch_size: maximum number of tasks per status query.
+    :param task_url_template: URL of the service's web page of a task, with ``{task_id}``; None if not set.
+    :param export_url_template: URL of the storage's web page of a folder, with ``{bucket}`` and ``{path}``;
+        None if not set.
+    :param masked: names of the fields for which the connection holds only Airflow's mask; these fields count
+        as not set.
     """
 
     conn_id: str
@@ -71,8 +71,8 @@ def read_connection(connection: Connection, extra: Any, origin: str = "") -> Web
     """Check a connection and return its values.
 
     :param extra: the connection's extra, decoded.
-    :param origin: where the connection comes from, for messages; by default, that it is an Airflow
-        connection.
+    :param origin: description of the connection's origin, for messages; by default "the connection" and its
+        id.
     :raises ConnectionIncomplete: if it has no host.
     :raises InvalidArgument: naming the field, if a field is invalid.
     """
@@ -94,25 +94,25 @@ def read_connection(connection: Connection, extra: Any, origin: str = "") -> Web
         origin=origin or f"the connection {connection.conn_id}",
         **_take(values, Settings),
     )
-    # the values that are left are its own: a field without an attribute is a TypeError
+    # the remaining values are attributes of WebCollectConnection: any other name raises a TypeError
     return WebCollectConnection(
         conn_id=str(connection.conn_id), settings=settings, credentials=credentials, masked=masked, **values
     )
 
 
 def _take(values: dict[str, Any], kind: type[Settings | Credentials]) -> dict[str, Any]:
-    """Take out of ``values`` those that are attributes of ``kind``, and return them."""
+    """Remove the attributes of ``kind`` from ``values``, and return them."""
     names = {attribute.name for attribute in dataclasses.fields(kind)}
     return {name: values.pop(name) for name in names & values.keys()}
 
 
 def _without_prefix(extra: Any) -> dict[str, Any]:
-    """Return the extras by their names, with texts stripped."""
+    """Return the extras by name without the form's prefix, with whitespace stripped from strings."""
     if extra is None:
         return {}
     if not isinstance(extra, dict):
         raise InvalidArgument("extra", extra, "it must be a JSON object", as_text=_in_words(extra))
-    # values pasted into a form often end with a blank or a newline
+    # values that are pasted into a form often end with a space or a newline
     return {
         name.removeprefix(PREFIX): value.strip() if isinstance(value, str) else value
         for name, value in extra.items()
@@ -120,10 +120,10 @@ def _without_prefix(extra: Any) -> dict[str, Any]:
 
 
 def _values(extras: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of every field; one that is empty or masked counts as not set."""
+    """Return the value of every field; an empty or masked value counts as not set."""
     entered = {name: value for name, value in extras.items() if value not in (None, "", *MASKS)}
     if store := entered.pop("token_store", None):
-        # set in a connection, it would let anyone who can edit connections choose which code runs
+        # in a connection, it would let anyone who can edit connections choose which code runs
         raise InvalidArgument("extra token_store", store, "set it in Airflow's configuration, [webcollect]")
     if unknown := sorted(entered.keys() - {field.name for field in FIELDS}):
         log.warning("The connection has unknown extras: %s", ", ".join(unknown))
@@ -131,7 +131,10 @@ def _values(extras: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(field: Field, value: Any) -> Any:
-    """Return ``value`` as one of the field's kind; a text that spells a number or a boolean is converted."""
+    """Convert ``value`` to the type of the field; strings can spell numbers and booleans.
+
+    :raises InvalidArgument: if the value breaks the field's rule; the error shows no secret.
+    """
     if value is None:
         return None
     kind: Any = field.kind
@@ -147,7 +150,7 @@ def _value(field: Field, value: Any) -> Any:
         spelled = read_boolean(value) if field.kind is bool and isinstance(value, str) else value
         converted: Any = msgspec.convert(spelled, kind, strict=False)
         if isinstance(converted, str):
-            converted.encode()  # half a character cannot be sent
+            converted.encode()  # a lone surrogate cannot be sent
     except (msgspec.ValidationError, UnicodeEncodeError):
         may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
         summary = _in_words(value) if may_be_secret else None
@@ -164,7 +167,7 @@ def _value(field: Field, value: Any) -> Any:
 
 
 def _in_words(value: Any) -> str:
-    """Describe a value without showing it: a person can enter a secret into the wrong field."""
+    """Describe a value without showing it, since users can enter a secret into the wrong field."""
     match value:
         case str():
             return f"a string of {len(value)} characters"
@@ -178,7 +181,7 @@ def _in_words(value: Any) -> str:
 
 
 def _is_web_page(url: str) -> bool:
-    """Return whether a link to ``url`` opens a web page and does not, for example, run a script."""
+    """Return whether ``url`` is an http(s) URL, so that a link to it cannot run a script."""
     try:
         parts = urlsplit(url)
         return parts.scheme in {"http", "https"} and bool(parts.hostname)
@@ -187,9 +190,11 @@ def _is_web_page(url: str) -> bool:
 
 
 def _base_url(connection: Connection) -> str:
-    """Return the main service's base URL; a host without a scheme gets the one in ``schema``, or https.
+    """Return the main service's base URL; a host without a scheme gets the scheme in ``schema``, or https.
 
-    :raises InvalidArgument: if ``schema`` is another one. In a URI it is the path behind the host.
+    :raises ConnectionIncomplete: if the connection has no host.
+    :raises InvalidArgument: if ``schema`` is neither http nor https, or if the host has another port. In a
+        connection URI, ``schema`` is the path after the host.
     """
     host = (connection.host or "").strip()
     if not host:
@@ -207,7 +212,7 @@ def _base_url(connection: Connection) -> str:
     try:
         port = urlsplit(f"//{place}").port
     except ValueError:
-        # the settings refuse it
+        # `Settings` refuses the invalid port
         return f"{scheme}://{rest}"
     if connection.port and port not in (None, connection.port):
         raise InvalidArgument("port", connection.port, f"the host has another port, {port}")
@@ -219,8 +224,8 @@ def _base_url(connection: Connection) -> str:
 def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     """Test a connection with a harmless call; return whether it works, and a message for the user.
 
-    Airflow tests a connection under a random id, so a token obtained here cannot be shared with workers. A
-    refresh token works only once: exchanging it here would lock the workers out, so it is never sent.
+    Airflow tests a connection under a random id, so the test cannot share a token with the workers. A refresh
+    token works only once: if the test used it, the workers would be locked out, so the test never sends it.
     """
     try:
         passed, message = True, _prove(connection)
@@ -253,7 +258,7 @@ def _prove(connection: WebCollectConnection) -> str:
     with Client(context) as client:
         if credentials.key_only:
             with contextlib.suppress(NotFound):
-                # only five endpoints accept a key, and of these only this one changes nothing
+                # only five endpoints accept a key, and this is the only one of them that changes nothing
                 client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
             rest = "Operations that need an access token will not work with it."
             return f"Connected; the API key is accepted. {UNTRIED if has_refresh_token else rest}"
@@ -262,13 +267,13 @@ def _prove(connection: WebCollectConnection) -> str:
         except TokenRejected:
             if not has_refresh_token:
                 raise
-            # the refresh token may still give a valid access token
+            # the workers may still get a valid access token with the refresh token
             return f"The service answers. {UNTRIED}"
     return f"Connected; extracting tasks: {counts.extracting_count}, waiting tasks: {counts.waiting_count}."
 
 
 def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
-    """Return credentials that can be tried without using up the refresh token."""
+    """Return credentials for a test that does not use up the refresh token."""
     from airflow_provider_webcollect.hooks.token_store import make_token_store
 
     credentials = dataclasses.replace(connection.credentials, refresh_token=None)

@@ -1,8 +1,8 @@
-"""The extras of a connection of the type ``webcollect``, declared once, and the form that is made of them.
+"""The extras of a connection of the type ``webcollect``, declared once, and the form that is made from them.
 
-``hooks/connection.py`` reads and checks a connection by the same declaration, and ``make docs`` writes the
-table in ``docs/reference/connection.md`` from it. Airflow reads the form in all of its processes, without the
-rest of the provider: only the standard library is imported here.
+``hooks/connection.py`` checks connections against this declaration, and ``make docs`` generates the table in
+``docs/reference/connection.md`` from it. All processes of Airflow read the form, without the rest of the
+provider, so this module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ class Field:
     """An extra of a connection.
 
     :param name: name of the extra, and of the attribute of ``Settings``, ``Credentials`` or
-        ``WebCollectConnection`` that gets its value.
-    :param label: its name in the form.
-    :param help: what it means, for the form and the documentation.
-    :param kind: the type of its value: ``str``, ``float``, ``int`` or ``bool``.
-    :param default: its value if it is not set.
-    :param secret: whether the form hides its value.
-    :param choices: the values that are accepted; empty for any.
-    :param limits: the lowest and the highest value; None for any.
-    :param web_page: whether it must be an http(s) URL.
+        ``WebCollectConnection`` that gets the value.
+    :param label: name of the field in the form.
+    :param help: description of the field, for the form and the documentation.
+    :param kind: type of the value: ``str``, ``float``, ``int`` or ``bool``.
+    :param default: value of a field that is not set.
+    :param secret: whether the form hides the value.
+    :param choices: accepted values; empty if any value is accepted.
+    :param limits: lowest and highest accepted value; None for no limits.
+    :param web_page: whether the value must be an http(s) URL.
     """
 
     name: str
@@ -41,8 +41,8 @@ class Field:
     def suggestion(self) -> str | float | None:
         """The default that the form suggests; None unless the value is a number.
 
-        Airflow 3 masks the default of a field whose name looks secret, and then saves the mask. The other
-        fields with a default have such names (``token``, ``api_key``).
+        If a field's name looks secret, Airflow 3 masks the field's default, and then saves the mask. The
+        non-numeric fields with a default have such names (``token_refresh``, ``api_key_everywhere``).
         """
         return self.default if self.kind in {float, int} else None
 
@@ -130,22 +130,22 @@ FIELDS = (
     ),
 )
 
-#: How the form treats the fields that every connection has: hidden fields, other labels, and examples.
+#: How the form shows Airflow's standard connection fields: hidden fields, other labels, and examples.
 UI_FIELD_BEHAVIOUR: dict[str, Any] = {
     "hidden_fields": ["schema", "port"],
     "relabeling": {"host": "Base URL", "login": "Login (first token)", "password": "Password (first token)"},
     "placeholders": {"host": "https://openapi.example.com"},
 }
 
-# Values that the forms of some versions of Airflow put into a connection.
+# Special values and prefixes that the forms of some Airflow versions put into a connection.
 
-#: Shown by Airflow 2's form instead of a stored secret; Airflow puts the secret back when it saves.
+#: Airflow 2's form shows it instead of a stored secret; when the form is saved, Airflow restores the secret.
 PLACEHOLDER = "RATHER_LONG_SENSITIVE_FIELD_PLACEHOLDER"
-#: Values that stand for a stored secret and are not the secret: Airflow 3 shows "***".
+#: Masks, which stand for a stored secret; Airflow 3 shows "***".
 MASKS = ("***", PLACEHOLDER)
 #: Airflow 2 tests a connection with each extra under two names, one of them with this prefix.
 PREFIX = "extra__webcollect__"
-#: Spellings of booleans; a checked checkbox of Airflow 2 is "y".
+#: Spellings of booleans; Airflow 2 sends "y" for a checked checkbox.
 _BOOLEANS = {
     **dict.fromkeys(("true", "t", "yes", "y", "on", "1"), True),
     **dict.fromkeys(("false", "f", "no", "n", "off", "0"), False),
@@ -154,7 +154,7 @@ _JSON_TYPES = {str: "string", float: "number", int: "integer", bool: "boolean"}
 
 
 def read_boolean(text: str) -> bool | str:
-    """Return the boolean that ``text`` spells; return any other text unchanged."""
+    """Return the boolean that ``text`` spells, or ``text`` unchanged if it spells none."""
     return _BOOLEANS.get(text.lower(), text)
 
 
@@ -184,8 +184,8 @@ def _schema(field: Field) -> dict[str, Any]:
 def widgets() -> dict[str, Any]:
     """Return the form's fields as widgets, for Airflow before 3.2.
 
-    Airflow before 3.2 supports four kinds of widgets, and drops the whole connection type if a field has any
-    other kind. So fields for numbers are text fields.
+    Airflow before 3.2 supports four kinds of widgets, and drops the whole connection type if a field has
+    another kind. That is why numbers have text fields.
     """
     return {field.name: _widget(field) for field in FIELDS}
 
@@ -210,17 +210,17 @@ def _widget(field: Field) -> Any:
 
 
 def _checkbox(field: Any, **attributes: Any) -> Any:
-    """Render a checkbox, checked if the value means true; wtforms also checks it for the text "false"."""
+    """Render a checkbox, checked if the value means true; wtforms alone would check it for "false", too."""
     from wtforms.widgets import CheckboxInput
 
     return CheckboxInput()(field, **attributes, checked=read_boolean(str(field.data)) is True)
 
 
 def _secret(field: Any, **attributes: Any) -> Any:
-    """Render a password field; a value that Airflow fills in from the connection is shown as a placeholder.
+    """Render a password field, with a placeholder in place of a secret from the connection.
 
-    When the form is saved, Airflow restores the secret if the field holds the placeholder, and removes it if
-    the field is empty. If the form is shown again after an error, it shows what the user has typed.
+    When the form is saved, Airflow restores the secret if the field holds the placeholder, and deletes the
+    secret if the field is empty. If the form is shown again after an error, it shows what the user has typed.
     """
     from flask_appbuilder.fieldwidgets import BS3PasswordFieldWidget
 

@@ -1,6 +1,6 @@
-"""Storages and catalogs that are opened with Airflow connections.
+"""Opens storages and catalogs with Airflow connections.
 
-Airflow is imported only if one of its connections is named.
+Airflow is imported only if a location names one of its connections.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ if TYPE_CHECKING:
     from airflow_provider_webcollect.landing.location import Connections
     from airflow_provider_webcollect.landing.reader import LandedData
 
-#: The environment variable that lets Airflow 3 find connections in its database; without it, a process that
-#: is not a task's finds only connections in the environment.
+#: The environment variable that lets Airflow 3 find connections in its database. Without it, a process that
+#: does not run a task finds only connections in the environment.
 _CONTEXT = "_AIRFLOW_PROCESS_CONTEXT"
-#: The errors of Airflow, pyiceberg, SQLAlchemy and others for a wrong connection; their texts may show the
-#: connection's values. Errors about a response are subclasses of ``ValueError`` too.
+#: The names of errors that Airflow, pyiceberg, SQLAlchemy and others raise for a wrong connection. The texts
+#: of these errors may show the connection's values.
 _OF_CONNECTIONS = {
     *("ArgumentError", "ImportError", "KeyError", "TypeError", "ValueError"),
     *("BadRequestError", "ForbiddenError", "OAuthError", "UnauthorizedError"),
     *("NoSuchPropertyException", "NotInstalledError"),
 }
-#: Airflow 3 raises it too while its API server or a secrets backend cannot be reached.
+#: Airflow 3 also raises this error while its API server or a secrets backend cannot be reached.
 _NOT_FOUND = "AirflowNotFoundException"
+#: Errors about a response, which are temporary although they are subclasses of ``ValueError``.
 _OF_RESPONSES = {"JSONDecodeError", "ValidationError"}
 _lock = threading.Lock()
-#: The blocks that need the variable, which the first of them has added.
+#: The running blocks that need the variable; the first of them has set it.
 _blocks: set[object] = set()
 
 
@@ -70,18 +71,19 @@ def _as_server() -> Iterator[None]:
                     os.environ.pop(_CONTEXT, None)
 
 
-#: Schemes that fsspec has, and Airflow has not, or uses without a container.
+#: Schemes that fsspec supports, but that Airflow does not, or uses without a container.
 _UNKNOWN_TO_AIRFLOW = {"adl", "az", "s3n"}
 
 
 def supported(argument: str, location: Location) -> Location:
-    """Return a location whose scheme Airflow knows; nothing is connected to.
+    """Return the location if Airflow supports its scheme; no connection is opened.
 
+    :param argument: name of the argument that has the location, for errors.
     :raises InvalidArgument: if Airflow has no filesystem for the scheme, or would take Azure's container for
         a connection.
     """
     scheme = location.scheme
-    # other readers take these
+    # fsspec and other readers support these locations
     if scheme in _UNKNOWN_TO_AIRFLOW or (STORAGE_EXTRAS.get(scheme) == "azure" and "." in location.bucket):
         known = "s3://bucket/folder" if scheme == "s3n" else "abfs://connection@container/folder"
         raise InvalidArgument(argument, location.text, f"Airflow takes {known}")
@@ -98,7 +100,7 @@ def supported(argument: str, location: Location) -> Location:
 def _is_registered(scheme: str) -> bool:
     from airflow.providers.common.compat.version_compat import AIRFLOW_V_3_0_PLUS
 
-    # imported only when needed, since it loads all providers
+    # imported only when needed, since the import loads all providers
     module = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io")
     return bool(module.has_fs(scheme))
 
@@ -114,9 +116,9 @@ def _is_attached(path: str) -> bool:
 
 
 class AirflowConnections:
-    """Airflow's connections, as a task sees them; each is looked up once.
+    """Airflow's connections, as a task sees them; each connection is looked up once.
 
-    A named connection that does not exist is an error: otherwise filesystems would use the machine's
+    It is an error if a named connection does not exist: otherwise, the filesystem would use the machine's
     credentials.
     """
 
@@ -124,11 +126,11 @@ class AirflowConnections:
         self._known: set[str] = set()
 
     def require(self, conn_id: str, text: str) -> None:
-        """Look a connection up.
+        """Check that a connection exists.
 
-        :param text: what the connection is named for.
-        :raises StorageError: if Airflow has no such connection. It is not permanent, since Airflow 3 finds
-            none while its API server cannot be reached.
+        :param text: the location that names the connection, for errors.
+        :raises StorageError: if Airflow has no such connection. The error is not permanent, since Airflow 3
+            finds no connections while its API server cannot be reached.
         """
         from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
 
@@ -148,7 +150,8 @@ class AirflowConnections:
         from airflow.providers.common.compat.sdk import ObjectStoragePath
 
         text, conn_id = location.text, location.conn_id
-        # for a storage without an extra of ours, Airflow takes the text before the host for a connection
+        # for storages that the provider has no extra for, Airflow reads the text before the host as a
+        # connection
         if named := conn_id or urlsplit(text).netloc.rpartition("@")[0]:
             self.require(named, text)
         # in Airflow 2, an explicit None overrides the connection in the path
@@ -157,8 +160,8 @@ class AirflowConnections:
     def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
         """Return the filesystem of a folder, and the folder's path on it; nothing is read.
 
-        :raises StorageError: if Airflow has no such connection, there is no filesystem for the location, or
-            it cannot be set up.
+        :raises StorageError: if Airflow has no such connection, or if there is no filesystem for the location
+            or the filesystem cannot be set up.
         """
         path = self.path(location)
         try:
@@ -181,7 +184,7 @@ class AirflowConnections:
 
         :raises ExtraMissing: if the provider of Iceberg is not installed.
         :raises InvalidArgument: if Airflow has no such connection, or cannot open the catalog with it.
-        :raises StorageError: if the catalog or its database fails for now.
+        :raises StorageError: if the catalog or its database fails temporarily.
         """
         from airflow_provider_webcollect.landing.formats import require
 
@@ -194,12 +197,12 @@ class AirflowConnections:
                 connection = IcebergHook.get_connection(conn_id)
                 address = connection.host or connection.extra_dejson.get("uri")
                 return IcebergHook(conn_id).catalog
-        except Exception as error:  # of Airflow or of the catalog
+        except Exception as error:  # Airflow and catalogs raise many kinds
             if not _is_lasting(error):
                 from airflow_provider_webcollect.landing.tables.table import catalog_error
 
                 raise catalog_error(conn_id, address, error) from None
-            # the rest of the error may show the connection's values
+            # only the error's type: its text may show the connection's values
             said = type(error).__name__
             raise InvalidArgument(
                 "iceberg_conn_id", conn_id, f"its catalog cannot be opened: {said}"
@@ -207,20 +210,20 @@ class AirflowConnections:
 
 
 class ServerConnections(AirflowConnections):
-    """Airflow's connections, as seen by a process that is not, or may not be, a task's."""
+    """Airflow's connections, as seen by a process that may not be running a task."""
 
     def filesystem(self, location: Location) -> tuple[AbstractFileSystem, str]:
         """Return the filesystem of a folder, and the folder's path on it; nothing is read.
 
         :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
-        :raises StorageError: if Airflow, or the system that it connects to, fails for now.
+        :raises StorageError: if Airflow or the storage fails temporarily.
         """
         supported("landing", location)
         try:
             with _as_server():
                 return super().filesystem(location)
-        except Exception as error:  # of Airflow or of the storage's own package
-            # the text of an error of Airflow's database has many lines
+        except Exception as error:  # Airflow and the storage's own package raise many kinds
+            # the text of a database error has many lines
             reason = str(error).partition("\n")[0]
             if not (
                 _is_lasting(error) or isinstance(error, StorageError) or type(error).__name__ == _NOT_FOUND
@@ -232,13 +235,16 @@ class ServerConnections(AirflowConnections):
 
 
 def connections_of(location: Location) -> Connections:
-    """Return the connections that open a location outside a task; if it names none, Airflow is not needed."""
+    """Return the connections for opening a location outside a task.
+
+    Airflow is needed only if the location names a connection or is an Iceberg table.
+    """
     is_table = location.kind == "iceberg"
     return MachineConnections() if location.conn_id is None and not is_table else ServerConnections()
 
 
 def _is_lasting(error: Exception) -> bool:
-    """Return whether a connection is wrong; failures of Airflow, a storage or a catalog are temporary."""
+    """Return whether an error means that the connection is wrong; other errors are temporary failures."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
 
@@ -251,21 +257,23 @@ def read_landing(
     quarantined: int | None = None,
     raw: bool = False,
 ) -> LandedData:
-    """Open landed rows for reading, in a task, a notebook or a script: from a folder or a table.
+    """Open a landing (a folder or a table) for reading, in a task, a notebook or a script.
 
-    :param landing: its folder or its ``_manifest.json``: an absolute local path, a URL that fsspec supports
-        (``s3://bucket/prices``), also with an Airflow connection (``s3://conn_id@bucket/prices``), or an
-        object with ``fs`` and ``path``, such as Airflow's ``ObjectStoragePath``. For an Iceberg table: the
-        table itself, or its name, ``catalog.namespace.table``, with the connection of its catalog.
+    :param landing: the landing's folder or its ``_manifest.json``: an absolute local path, a URL that fsspec
+        supports (``s3://bucket/prices``), optionally with an Airflow connection
+        (``s3://conn_id@bucket/prices``), or an object with ``fs`` and ``path``, such as Airflow's
+        ``ObjectStoragePath``. For an Iceberg table: the table itself, or its name,
+        ``catalog.namespace.table``, with the connection of its catalog.
     :param storage_options: fsspec's options for the URL's filesystem, such as credentials.
     :param object_storage_conn_id: the Airflow connection of the storage, instead of ``storage_options``; None
         for the connection in ``landing``, if any. Without a connection, Airflow is not needed.
-    :param quarantined: the number of a commit with quarantined rows, to read only these; None (default) for
-        the landed rows.
-    :param raw: whether tables from JSON lines and CSV have the texts as they are, without ``column_types``;
+    :param quarantined: the number of a commit, to read only the rows that it has quarantined; None (default)
+        for the landed rows.
+    :param raw: read values from JSON lines and CSV as plain strings, without applying ``column_types``;
         False by default.
-    :raises InvalidArgument: if ``landing`` cannot be a landing, or Airflow cannot open the storage with the
-        connection; other errors are as in :func:`airflow_provider_webcollect.landing.reader.read_landing`.
+    :raises InvalidArgument: if ``landing`` cannot be a landing, or if Airflow cannot open the storage with
+        the connection. For other errors, see
+        :func:`airflow_provider_webcollect.landing.reader.read_landing`.
     """
     from airflow_provider_webcollect.landing import reader
 

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 SECTION, OPTION, TIMEOUT = "webcollect", "token_store", "token_store_timeout"
-#: The bounds of ``token_store_timeout``, in seconds: waits for a renewal last a multiple of it.
+#: The bounds of ``token_store_timeout``, in seconds; waits for a renewal last a multiple of the timeout.
 SHORTEST_TIMEOUT, LONGEST_TIMEOUT = 0.1, 60.0
 
 
 class VariableTokenStore(TokenStore):
     """Keeps the token in the Airflow Variable ``webcollect_token__<conn_id>``; Airflow encrypts and masks it.
 
-    The state of the token's renewal is in ``webcollect_renewal__<conn_id>``. Deleting the token's Variable is
-    a reset: the next token is obtained with the credential in the connection.
+    The state of the token's renewal is in ``webcollect_renewal__<conn_id>``. Deleting the token's Variable
+    resets the store: the next token is obtained with the credentials in the connection.
 
     :param conn_id: id of the connection.
-    :param write_bound: seconds that reading and writing a Variable may take.
+    :param write_bound: maximum number of seconds to read or write a Variable; 2 by default.
     """
 
     def __init__(self, conn_id: str, write_bound: float = 2.0) -> None:
@@ -53,7 +53,7 @@ def _task_runner() -> ModuleType | None:
 
 
 def _variable() -> Any:
-    """Return the class that writes Variables: the SDK's class works only in tasks and triggers."""
+    """Return the class for Variables; the SDK's class works only in tasks and triggers."""
     if _task_runner():
         return Variable
     from airflow.models import Variable as VariableInDatabase
@@ -94,12 +94,12 @@ def _read_in_database(key: str) -> str | None:
 
 
 def make_token_store(conn_id: str) -> TokenStore:
-    """Return the store that is set in the Airflow configuration as ``[webcollect] token_store``.
+    """Return the token store that the Airflow configuration names in ``[webcollect] token_store``.
 
-    ``variable`` is the default; ``memory`` shares the token only within a process; anything else is the
+    ``variable`` is the default; ``memory`` shares the token only within a process; any other value is the
     dotted path of a :class:`TokenStore` subclass, which is called with the connection's id.
 
-    :raises InvalidArgument: if the setting names no token store, or ``token_store_timeout`` is invalid.
+    :raises InvalidArgument: if the setting names no token store, or if ``token_store_timeout`` is invalid.
     """
     kind = conf.get(SECTION, OPTION, fallback="variable")
     match kind:

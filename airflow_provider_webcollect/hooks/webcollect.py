@@ -28,8 +28,8 @@ __all__ = ["WebCollectHook"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: For calls whose result is shown to people: the number of attempts, the seconds after which no further
-#: attempt is made, and the seconds for a response.
+#: Limits of calls for whose result a person waits: the maximum number of attempts, the seconds after which no
+#: further attempt is made, and the maximum number of seconds for a response.
 READING_TRIES, READING_DEADLINE, READING_TIMEOUT = 2, 10.0, 20.0
 
 
@@ -46,7 +46,7 @@ def _method(operation: Operation[P, T]) -> Callable[Concatenate[WebCollectHook, 
     for parameter in signature.parameters.values():
         annotation = ast.parse(parameter.annotation, mode="eval").body
         if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
-            # the notes of `Annotated` are for the parser
+            # only the parser of arguments needs the metadata of `Annotated`
             assert isinstance(annotation.slice, ast.Tuple)
             annotation = annotation.slice.elts[0]
         arguments.append(parameter.replace(annotation=ast.unparse(annotation)))
@@ -105,13 +105,13 @@ class WebCollectHook(BaseHook):
         return connection
 
     async def aload(self) -> WebCollectConnection:
-        """Read the Airflow connection without blocking the event loop; call it first in triggers."""
+        """Read the Airflow connection without blocking the event loop; triggers must call this first."""
         from airflow_provider_webcollect.service.client import in_thread
 
         if "connection" not in vars(self):
             # Airflow's own asynchronous method does not find connections in the database when `dag.test()`
-            # runs a trigger. The property is not used: Python 3.11 guards it with a lock shared by all hooks.
-            # The event loop could block on that lock while the thread waits for the event loop.
+            # runs a trigger. The cached property cannot be used either: in Python 3.11, all hooks share its
+            # lock. The event loop could block on that lock while the thread waits for the event loop.
             self.connection = await in_thread(self._read_alone)
         return self.connection
 
@@ -133,9 +133,10 @@ class WebCollectHook(BaseHook):
         return Client(self._context())
 
     def reading_client(self) -> Client:
-        """Return a new client for results that are shown to people, and are soon read again.
+        """Return a new client for results that a person waits for and that are soon read again.
 
-        It never renews the token, so it needs a stored one. It gives up soon.
+        The client never renews the token, so a valid token must be stored. It makes few attempts with short
+        timeouts.
         """
         from airflow_provider_webcollect.service.client import Client
 
@@ -177,9 +178,9 @@ class WebCollectHook(BaseHook):
         return hook if hook.connection != self.connection else None
 
     def test_connection(self) -> tuple[bool, str]:
-        """Test the connection with a harmless call, and say what is wrong if it fails.
+        """Test the connection with a harmless call; return whether it works, and a message for the user.
 
-        The refresh token is not tried, since that would use it up.
+        The refresh token is not tried, since it works only once.
         """
         from airflow_provider_webcollect.hooks.connection import check_connection
 
@@ -191,11 +192,11 @@ class WebCollectHook(BaseHook):
     def refresh_token(self) -> TokenRecord:
         """Renew the access token now, share it with all processes, and return it (contract.md, endpoint 1).
 
-        The other methods renew the token automatically when it is due.
+        The other methods renew the token automatically when needed.
         """
         return self.client.renew_token().record(time.time())
 
-    # each with the arguments and the documentation of its endpoint
+    # each method has the parameters and the docstring of its endpoint
     query_analytics = _method(endpoints.query_analytics)
     update_task_parameters = _method(endpoints.update_task_parameters)
     get_actions = _method(endpoints.get_actions)
@@ -228,16 +229,16 @@ class WebCollectHook(BaseHook):
         return self.client.send(call).message
 
     def replace_urls(self, task_id: str, file: Any = None, *, urls: Sequence[str] | None = None) -> int:
-        """Replace the task's URLs from a file or a list; return their number (contract.md, endpoint 6).
+        """Replace the task's URLs; return the number of new URLs (contract.md, endpoint 6).
 
-        The file is checked line by line before anything is sent; it may be up to 64 MiB.
+        A file may have up to 64 MiB. It is checked line by line before anything is sent.
 
         :param task_id: the id of the service's task.
         :param file: a text file with one http(s) URL per line, in UTF-8: a path, an ``ObjectStoragePath``, an
             ``fsspec.OpenFile``, or a file opened in binary mode. A BOM and trailing blank lines are not sent.
         :param urls: http(s) URLs, instead of a file.
-        :raises InvalidArgument: if the file is too large or has no URL; naming the line, if a line is not
-            UTF-8, not an http(s) URL, or is blank before the last URL.
+        :raises InvalidArgument: if the file is too large or has no URL; also, naming the line, if a line is
+            not UTF-8, is not an http(s) URL, or is blank before the last URL.
         :raises FileUnreadable: if the file cannot be read now.
         :raises TaskBusy: if the task is running.
         """
@@ -301,7 +302,7 @@ class WebCollectHook(BaseHook):
         source = {"collection_task_id": task_id, "lotno": lotno}
         get_hook_lineage_collector().add_input_asset(
             context=self,
-            scheme=WebCollectHook.conn_type,  # of the URIs that `assets.create_asset` makes
+            scheme=WebCollectHook.conn_type,  # the scheme of the URIs that `assets.create_asset` makes
             asset_kwargs={**source, "webcollect_conn_id": self.webcollect_conn_id},
             asset_extra={"collection_task_name": name} if name else None,
         )

@@ -1,4 +1,4 @@
-"""Operators on the service's analytics: rows of metrics, and a check of them against thresholds."""
+"""Operators on the service's analytics: query metrics, check them against thresholds, and discover tasks."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _METRICS = {
     for name in record.__struct_fields__
     if name != "unknown_fields"
 }
-#: The keys of a row, the same for every row and file.
+#: The keys of a flat row, in order; they are the same for all rows and files.
 COLUMNS = (*_TEXTS, *_METRICS)
 
 
 class _AnalyticsOperator(WebCollectOperator):
-    """Base of both operators: the query and its arguments."""
+    """Base of the operators that query metrics: the arguments of the query, and the query itself."""
 
     template_fields = (
         *WebCollectOperator.template_fields,
@@ -91,8 +91,8 @@ class _AnalyticsOperator(WebCollectOperator):
         ]
 
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
-        """Check everything but the age of the days: a DAG must stay valid when its dates get old."""
-        # otherwise the query would be about all tasks of the account
+        """Check the query, except that its days are recent: a DAG must stay valid when its dates get old."""
+        # without a filter that the DAG sets, the query would be about all tasks of the account
         refuse_lost(self, self._filters)
         first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         if last < first:
@@ -133,12 +133,12 @@ class _AnalyticsOperator(WebCollectOperator):
 class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
     """Queries collection, execution and resource metrics per task and time bucket (contract.md, endpoint 2).
 
-    All pages are read. Rows are flat: ``task_id``, ``task_name``, ``user_id``, ``day_key``,
+    All pages are read. The rows are flat dicts with ``task_id``, ``task_name``, ``user_id``, ``day_key``,
     ``week_start_date``, ``week_end_date``, ``collection_method`` and every metric (``total_collected``,
-    ``success_rate``, ``balance``, …), None where the service has no value.
+    ``success_rate``, ``balance``, …); None where the service has no value.
 
-    Returns the list of rows; with ``destination``, the rows are written to that file, which is replaced if it
-    exists, and the operator returns ``{"destination", "rows", "bytes"}``.
+    Returns the list of rows. With ``destination``, the operator writes the rows to that file instead,
+    replaces an existing file, and returns ``{"destination", "rows", "bytes"}``.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
@@ -147,9 +147,9 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         (templated)
     :param collection_method: ``Cloud``, ``Local`` or ``All``; None for all. (templated)
     :param time_granularity: ``Day`` (default), ``Week`` or ``Month``. (templated)
-    :param max_xcom_rows: without ``destination``, more rows than this (default 500) are an error.
+    :param max_xcom_rows: maximum number of rows without ``destination``, 500 by default; more are an error.
     :param destination: a file for the rows, such as ``s3://bucket/metrics/{{ ds }}.parquet``, or an
-        ``ObjectStoragePath``. (templated)
+        ``ObjectStoragePath``; None (default) to return the rows. (templated)
     :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``; in Parquet, metrics are float64 columns.
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default.
@@ -180,7 +180,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(start=start, end=end, **kwargs)
-        # a plain string, which templates can render
+        # a plain string, not an enum member, for rendering templates
         self.time_granularity = str(time_granularity)
         self.max_xcom_rows = max_xcom_rows
         self.destination = destination
@@ -238,14 +238,14 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 class WebCollectMetricsCheckOperator(_AnalyticsOperator):
     """Checks the metrics of a period against thresholds (contract.md, endpoint 2).
 
-    All violations are listed, in the log or in the error. Returns ``{"start", "end", "success_rate",
-    "volume", "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics under ``"tasks"`` by
-    id.
+    All violations are logged, and listed in the error. Returns ``{"start", "end", "success_rate", "volume",
+    "previous_volume", "cost", "violations"}``; with ``per_task``, the metrics are under ``"tasks"``, by the
+    task's id.
 
-    A number that the service leaves out, or sends as something else, is unknown and does not count as 0. A
-    metric is computed from the rows that have its number, and is None if no row has it. If some rows lack the
-    number and the other rows are within the limit, that is also a violation, whose message says how many rows
-    lack it. A missing number of successes is derived from the row's failures or rate.
+    A number that the service leaves out, or sends as another type, is unknown and does not count as 0. A
+    metric is computed from the analytics rows that have its number, and is None if no row has it. If some
+    rows lack the number and the other rows are within the limit, that is also a violation; its message says
+    how many rows lack the number. A missing number of successes is derived from the row's failures or rate.
 
     :param start: first day, a date or ``yyyy-MM-dd``, in UTC; within the latest 3 months. (templated)
     :param end: last day, not after the current UTC date. (templated)
@@ -253,13 +253,13 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         A period without runs is a violation.
     :param max_volume_drop: maximum decrease of the number of rows collected, compared with the preceding
         period of equal length, as a share of that period's rows, from 0 to 1; None (default) for no check.
-        Nothing is compared if no row was collected in the preceding period; an unknown number in it is a
-        violation, too.
+        If no row was collected in the preceding period, nothing is compared. An unknown number in the
+        preceding period is also a violation.
     :param max_volume: maximum number of rows collected in the period, duplicates included; None (default) for
         no check.
     :param max_cost: maximum cost of the period (the service's ``balance``); None (default) for no check.
-    :param per_task: compare each task with the thresholds instead of all tasks together; False by default.
-        Tasks in ``collection_task_ids`` without a row are included.
+    :param per_task: compare each task with the thresholds, instead of all tasks together; False by default.
+        Tasks in ``collection_task_ids`` are included even if they have no analytics row.
     :param on_violation: ``fail`` the task without retries (default), or ``warn`` in the log.
     :param collection_task_ids: at most 100, by id or name; None for all tasks. (templated)
     :param member_names: at most 100 members of the account's team; None for the account's own tasks.
@@ -344,7 +344,10 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
         }
 
     def _previous(self) -> tuple[datetime.date, datetime.date]:
-        """Return the first and last day of the preceding period of equal length."""
+        """Return the first and the last day of the preceding period of equal length.
+
+        :raises InvalidArgument: if the service no longer has metrics of these days.
+        """
         first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         end = first - datetime.timedelta(days=1)
         start = first - (last - first) - datetime.timedelta(days=1)
@@ -426,8 +429,8 @@ class WebCollectDiscoverOperator(WebCollectOperator):
     endpoint 2), and optionally merges those tasks into the file.
 
     A merge adds new tasks at the end of the file, and updates ``service_name``, ``last_run``, ``rows`` and
-    ``cost`` of the other entries; everything else, including names and comments, stays as it is. Discovery
-    sees neither tasks that did not run in the last three months nor tasks of other members of the team.
+    ``cost`` of the other entries; everything else, including names and comments, stays unchanged. Discovery
+    does not find tasks that did not run in the last three months, or tasks of other members of the team.
 
     Returns ``{"new", "gone", "renamed"}``, three lists: tasks that only the service has, tasks that only the
     file has (they did not run, and stay in the file), and tasks that the service has renamed since the last
@@ -435,9 +438,9 @@ class WebCollectDiscoverOperator(WebCollectOperator):
 
     :param collection_tasks: the absolute path of the file; None for the path in ``[webcollect]
         collection_tasks``. (templated)
-    :param merge: write into the file; False (default) only compares. The worker must be able to write there,
-        and the DAG processor must see the same folder. A Git DAG bundle does not work: its next version
-        replaces the written file.
+    :param merge: merge the tasks into the file; False (default) only compares. The worker must be able to
+        write the file, and the DAG processor must see the same folder. A Git DAG bundle does not work, since
+        its next version replaces the written file.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a file with errors.
     :raises WebCollectError: for any other error; the task is retried.
@@ -473,16 +476,19 @@ def _volumes(rows: Iterable[AnalyticsRow]) -> Iterator[float | None]:
 
 
 def _unknown(numbers: Iterable[object]) -> str:
-    """Return how many analytics rows lack a number, such as ``3 of 7 analytics rows``; empty if none does."""
+    """Return the number of analytics rows without a number as text, such as ``3 of 7 analytics rows``.
+
+    :return: an empty text if no row lacks the number.
+    """
     listed = list(numbers)
     lacking = listed.count(None)
     return f"{lacking} of {len(listed)} analytics rows" if lacking else ""
 
 
 def _metrics(rows: Sequence[AnalyticsRow], before: Sequence[AnalyticsRow]) -> Metrics:
-    """Return the metrics of a period as plain JSON.
+    """Return the metrics of a period by name.
 
-    :param before: the rows of the preceding period.
+    :param before: the rows of the preceding period; empty if it was not queried.
     """
     sums = AnalyticsRow.total(rows)
     return {

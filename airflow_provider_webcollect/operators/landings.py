@@ -1,4 +1,4 @@
-"""Operators on landed rows; they need only the storage, and no connection of the service."""
+"""Operators on landed rows; they need access to the storage, but no connection of the service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Choice = Literal["accept", "discard"]
 
 
 class _LandingOperator(BaseOperator):
-    """Base of the operators on one landing.
+    """Base of the operators on a single landing.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or an Iceberg table, ``catalog.namespace.table``. (templated)
@@ -56,9 +56,9 @@ class _LandingOperator(BaseOperator):
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Folder, str]]:
-        """Provide the folder, and its collection task for logs, by name if that is known.
+        """Yield the folder, and a text for logs that names its collection task.
 
-        Errors in the block get the name, too. If nothing has landed in the folder, the source is not known.
+        Errors in the block name the task, too. The task is unknown if nothing has landed in the folder.
         """
         from airflow_provider_webcollect.landing.storage.commit_log import CommitLog
 
@@ -71,11 +71,11 @@ class _LandingOperator(BaseOperator):
 
 
 class WebCollectVerifyLandingOperator(_LandingOperator):
-    """Compares all parts of a landing with its manifest: presence, bytes, SHA-256 and number of rows.
+    """Verifies all parts of a landing against its manifest: presence, bytes, SHA-256 and number of rows.
 
     Returns ``{"destination", "commit", "rows", "bytes", "parts", "new_parts", "run_id", "finished_at"}``: the
-    number of the landing's last commit, the number of verified rows, bytes and parts, how many of the parts
-    the last run with rows has landed, that run's id, and when its last rows were committed.
+    number of the landing's last commit; the number of verified rows, bytes and parts; and for the last run
+    with rows, the number of its parts, its id, and the time at which its last rows were committed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or an Iceberg table, ``catalog.namespace.table``. (templated)
@@ -84,7 +84,7 @@ class WebCollectVerifyLandingOperator(_LandingOperator):
     :raises AirflowFailException: if files differ from the manifest (the error lists the differences), and if
         a retry cannot help.
     :raises LandingError: for any other error, such as a manifest that does not exist yet, or a landing that
-        was replaced during the check; the task is retried.
+        was replaced during the verification; the task is retried.
     """
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -119,21 +119,21 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
     has seen. If the landing would have begun again with the rows, they replace all others. Discarded rows are
     deleted, and the landing skips them. See :mod:`airflow_provider_webcollect.landing.write.review`.
 
-    A retry of the task makes no second decision: if an earlier attempt has committed its decision, the retry
-    returns its result. A task that a person clears decides again.
+    A retry does not decide twice: if an earlier attempt has committed its decision, the retry returns the
+    result of that decision. A cleared task decides again.
 
     Returns ``{"destination", "run_id", "commit", "rows", "checks"}``: the id of the run that has read the
-    rows, the number of the commit that has quarantined them, their number, and the names of the checks that
-    have failed.
+    rows, the number of the commit that has quarantined them, the number of rows, and the names of the failed
+    checks.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or an Iceberg table, ``catalog.namespace.table``. (templated)
-    :param decision: ``accept`` (default) or ``discard``; a template lets a person choose, see
+    :param decision: ``accept`` (default) or ``discard``. With a template, a person can choose, see
         ``example_dags/webcollect_ask_about_rows.py``. (templated)
     :param run_id: the id of the run that has read the rows; None (default) for any run. (templated)
-    :param commit: the number of the commit that has quarantined them, one of ``quarantined`` in the landing's
-        result; None (default) if only one commit has quarantined rows. To discard rows, ``commit`` or
-        ``run_id`` must be given. (templated)
+    :param commit: the number of the commit that has quarantined the rows, one of ``quarantined`` in the
+        landing's result; None (default) if only one commit has quarantined rows. To discard rows, ``commit``
+        or ``run_id`` must be given. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
     :raises AirflowFailException: if there are no such quarantined rows; and if a retry cannot help.
@@ -158,22 +158,22 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
         check_at_parse(self, self._check)
 
     def _check(self) -> int | None:
-        """Return the number of the commit; None for any."""
+        """Check the arguments and return the number of the commit; None for any commit."""
         self._location()
         arguments.one_of("decision", self.decision, get_args(Choice))
-        # a template renders None as an empty text, or as a text
+        # templates render None as an empty string or as "None"
         is_any = str(self.commit) in ("", "None")
         if self.decision == "discard" and is_any and not self.run_id:
             raise InvalidArgument("commit", self.commit, "`commit` or `run_id` must be given to discard rows")
         return None if is_any else arguments.integer("commit", self.commit, 1)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Carry out the decision, and return which rows it was about."""
+        """Carry out the decision and return a summary of its rows."""
         from airflow_provider_webcollect.landing.write import review
 
         ti = context["ti"]
         mapped = "" if ti.map_index in (None, -1) else f"[{ti.map_index}]"
-        # a retry is the same decider; clearing a task lets it have more tries
+        # all retries decide as one; clearing the task increases `max_tries`, and so makes a new decider
         by = f"{ti.dag_id}.{ti.task_id}{mapped} {ti.run_id} of {ti.max_tries + 1} tries"
         with airflow_errors():
             commit = self._check()
@@ -193,19 +193,18 @@ class WebCollectAcceptLandingOperator(_LandingOperator):
 
 
 class WebCollectCleanLandingOperator(_LandingOperator):
-    """Removes from a folder the old files that no landing needs.
+    """Removes old files that no landing needs from a folder.
 
     Such files are parts, incomplete files, and files that interrupted runs have staged. The operator may run
     while a landing writes to the folder, see :func:`~airflow_provider_webcollect.landing.cleaning.clean`.
-    Each file is logged.
+    Each of these files is logged.
 
-    Returns ``{"files", "bytes", "dry_run"}``: the number and the size of the files that were removed, or
-    would be.
+    Returns ``{"files", "bytes", "dry_run"}``: the number and the total size of the files that were removed,
+    or that would be removed.
 
     :param destination: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``;
         or an Iceberg table, ``catalog.namespace.table``. (templated)
-    :param older_than: minimum time since a file was written, in seconds or as a ``timedelta``; a day by
-        default.
+    :param older_than: minimum age of the files, in seconds or as a ``timedelta``; one day by default.
     :param dry_run: only log what would be removed; False by default.
     :param object_storage_conn_id: the Airflow connection of the storage, or of Iceberg's catalog; None for
         the storage's default credentials, or ``iceberg_default``. (templated)
@@ -223,7 +222,7 @@ class WebCollectCleanLandingOperator(_LandingOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.older_than = older_than
-        # BaseOperator has a method of the argument's name
+        # BaseOperator has a method `dry_run`
         self.only_report = dry_run
         check_at_parse(self, self._check, ("older_than", "only_report"))
 

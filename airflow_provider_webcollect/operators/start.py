@@ -53,15 +53,15 @@ if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
 ALL = "all"
-#: Seconds between two checks whether an earlier attempt has started the run.
+#: Seconds between two checks of whether an earlier attempt has started the run.
 CHECK_INTERVAL = 10.0
-#: Number of tasks whose statuses are queried at once, right before their starts. If there were more, a run
-#: that somebody else starts could begin and end between the query and the start.
+#: Maximum number of tasks whose statuses are queried at once, right before their starts. With more tasks, a
+#: run that somebody else starts could begin and end between the query and the start.
 MOST_AT_ONCE = 20
 
 
 class Clock(NamedTuple):
-    """Returns the Unix time, and waits for some seconds."""
+    """Functions that return the Unix time and that sleep for a number of seconds."""
 
     now: Callable[[], float] = time.time
     sleep: Callable[[float], None] = time.sleep
@@ -74,51 +74,52 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     """Starts sub-tasks of a task's latest batch (contract.md, endpoint 15), and optionally waits for the run.
 
     With ``collection_task_ids``, it starts all sub-tasks of several tasks, one task after another, within the
-    connection's rate limit. The following applies to each of them. If one fails, the others are still
-    started, and at the end an error names each failed task with the reason. After three failures in a row
-    that are not about a single task, such as network errors, the remaining tasks are left to a retry. A retry
-    joins the runs that were started.
+    connection's rate limit. If a start fails, the other tasks are still started; then an error names each
+    failed task with the reason. After three consecutive failures that are not about a single task, such as
+    network errors, the remaining tasks are left to a retry. A retry joins the runs that were started.
+    Everything below applies to each of the tasks.
 
     Sub-tasks that are already active (contract.md, endpoint 14) are not started again, so a retry starts no
-    sub-task twice. On Airflow 3.3 and later the start is also stored: a retry after a crash joins that run,
-    even if it has already ended; a cleared task starts the sub-tasks again. If it is not known whether the
+    sub-task twice. On Airflow 3.3 and later, the start is also stored: a retry after a crash joins that run,
+    even if the run has already ended; a cleared task starts the sub-tasks again. If it is unknown whether the
     start was sent, the retry first checks for 90 seconds whether the run appears, and only then sends a new
-    start. On earlier versions a retry joins the run only if it is still active.
+    start. On earlier versions, a retry joins the run only if the run is still active.
 
     The status query (contract.md, endpoint 13) needs an access token. With an API key alone, the given
     ``sub_task_ids`` are started without that query, even active ones; ``"all"`` and ``wait_for_completion``
     are refused. ``after`` in the result is then None, since nothing distinguishes this run from others. If an
     attempt was killed during the start, a retry cannot know whether the sub-tasks were started: on Airflow
-    3.3 and later it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions it starts
+    3.3 and later, it fails the task, unless ``retry_unknown_outcome`` is set; on earlier versions, it starts
     them again. The same applies to a start during an active run, if the sub-tasks that were started are no
     longer active.
 
     Returns ``{"collection_task_id", "collection_task_name", "started", "already_active", "after"}``: the
-    task's id and name (None if not known), two lists of sub-task ids, and the task's status before the start,
-    for a sensor's ``after``. After a wait, the dict also has ``"status"``, the last status record. With
-    ``collection_task_ids``, returns a list of such dicts, in the order of the tasks.
+    task's id and name (None if not known), the ids of the sub-tasks that were started and of those that were
+    already active, and the task's status before the start, for a sensor's ``after``. After a wait, the dict
+    also has ``"status"``, the last status record. With ``collection_task_ids``, returns a list of such dicts,
+    in the order of the tasks.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name; each is started once. (templated)
     :param collection_task_names: names of tasks by id, for logs, errors and the result; they take precedence
         over the names in the file. (templated)
-    :param sub_task_ids: ids of sub-tasks, or ``"all"`` (default) for all of the latest batch; for several
-        tasks, only ``"all"``. (templated)
+    :param sub_task_ids: ids of sub-tasks, or ``"all"`` (default) for all sub-tasks of the latest batch. With
+        ``collection_task_ids``, only ``"all"`` is accepted. (templated)
     :param wait_for_completion: wait until the run is Finished; False by default. For several tasks, use
         :class:`.WebCollectTaskStatusSensor` instead.
     :param poll_interval: seconds between two status queries, 60 by default.
-    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param deferrable: wait in the triggerer; by default the value of ``[operators] default_deferrable``.
     :param failure_states: states of the task that fail the wait, without retries; by default Stopped.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the wait fails, without retries, if the run
         is Extracting and has no new rows (``currentTotalExtractCount``); None (default) for no limit. A
-        restart of the triggerer or a retry starts the time again.
-    :param clock: returns the time and sleeps; by default the system's clock.
-    :param retry_unknown_outcome: also retry if it is not known whether the start took effect.
+        restart of the triggerer or a retry resets this time.
+    :param clock: functions that return the time and sleep; by default the system's clock.
+    :param retry_unknown_outcome: also retry if it is unknown whether the start took effect; False by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help (with several tasks: with none of the errors); if the
-        run ends in a failure state, or has no new rows for too long; and if it is not known whether a start
-        took effect, unless ``retry_unknown_outcome`` is set.
+    :raises AirflowFailException: if a retry cannot help (with several tasks: if it helps none of them); if
+        the run ends in a failure state, or has no new rows for too long; and if it is unknown whether a
+        start took effect, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -183,7 +184,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         arguments.seconds("poll_interval", self.poll_interval)
 
     def open_hook(self, context: Context) -> WebCollectHook:
-        """Return the hook of the connection, once arguments and credentials are checked."""
+        """Check the arguments and the credentials, and return the connection's hook."""
         self._check()
         hook = super().open_hook(context)
         # without a token, the status cannot be queried
@@ -194,7 +195,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return hook
 
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
-        """Start the idle sub-tasks, or take over the starts of an earlier attempt; then wait if requested."""
+        """Start the idle sub-tasks, or join the runs of an earlier attempt; then wait if requested."""
         with self.errors():
             keep_iterators(self)
             hook = self.open_hook(context)
@@ -222,7 +223,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     ) -> dict[str, Any]:
         """Return the result after the trigger has reported how the run ended.
 
-        :param result: the result of the start; `dag.test()` of some versions of Airflow does not pass it on.
+        :param result: the result of the start; None if ``dag.test()`` does not pass it on, as in some
+            versions of Airflow.
         """
         with self.errors():
             self._check()
@@ -236,7 +238,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _finished(self, ended: Ended, result: dict[str, Any], memory: _Memory) -> dict[str, Any]:
         """Return the operator's result, and delete the stored start if the run has failed.
 
-        After a success it stays: Airflow may retry the task all the same, if storing the result fails.
+        After a success the start stays stored, since Airflow may fail to store the result and retry the task.
         """
         if ended.outcome is Outcome.FAILED:
             memory.forget()
@@ -248,12 +250,12 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
 
     def _look(self, hook: WebCollectHook, memories: Collection[_Memory]) -> None:
-        """Find out, for all starts that may have been sent, whether they took effect.
+        """Find out whether the starts that may have been sent took effect.
 
-        The earlier attempt may have ended only a moment ago, when the service does not show the run yet. So
-        the service is queried for as long as it may still show the previous run.
+        If the earlier attempt ended only a moment ago, the service may not show the run yet. So the service
+        is queried for as long as it may still show the previous run.
 
-        Afterwards, each memory has the next step, or the error that left it unknown.
+        Afterwards, the ``step`` of each memory is the next step, or the error that left the step unknown.
         """
         notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
         while unclear := {memory.task_id: memory for memory in memories if memory.step is Step.LOOK}:
@@ -275,7 +277,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
     def _shows_begin(self, hook: WebCollectHook, task_id: str, start: _Start, status: Any) -> bool:
         before = start.after
-        # if a run was active before this start, the end of that run proves nothing
+        # if a run was active before this start, a newer status may only show the end of that run
         if readable(status) and before and not before.running and before.is_before(status):
             return True
         active = active_subtask_ids(hook.get_all_subtasks(task_id))
@@ -284,8 +286,8 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _joined(self, memory: _Memory) -> _Start | None:
         """Return the start of an earlier attempt; None if a new start must be sent.
 
-        :raises OutcomeUnknown: if nobody can know whether one was sent, unless ``retry_unknown_outcome`` is
-            set.
+        :raises OutcomeUnknown: if it cannot be known whether a start was sent, unless
+            ``retry_unknown_outcome`` is set.
         """
         start, step = memory.start, readable(memory.step)
         if step is Step.REFUSE and not self.retry_unknown_outcome:
@@ -303,9 +305,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return start if start.sent else memory.confirm(start, self._clock.now())
 
     def _before(self, task_id: str, known: dict[str, Any]) -> Baseline:
-        """Return a task's status before its start, and query the next tasks' statuses at the same time.
+        """Return a task's status before its start; also query the statuses of the next tasks.
 
-        :param known: the statuses of the tasks to start, in order; None for those not queried yet.
+        :param known: the statuses of the tasks to start, by task id and in order; None for a task that was
+            not queried yet. The method adds the new statuses.
         """
         if known[task_id] is None:
             waiting = [*known]
@@ -316,7 +319,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             except ABOUT_ONE_TASK:
                 if len(batch) == 1:
                     raise
-                # of which task it is does not show
+                # the error does not show which of the tasks it is about
                 known |= baselines(self.webcollect_conn_id, [task_id])
         before: Baseline = readable(known[task_id])
         return before
@@ -324,7 +327,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def _query_state(
         self, hook: WebCollectHook, task_id: str, known: dict[str, Any]
     ) -> tuple[Baseline | None, list[SubTask]]:
-        """Return the task's status and its sub-tasks; None and no sub-tasks with an API key alone."""
+        """Return the task's status and its sub-tasks; with an API key alone, None and an empty list."""
         if hook.connection.credentials.key_only:
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
@@ -334,14 +337,14 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             return None, []
         before = self._before(task_id, known)
         subtasks = hook.get_all_subtasks(task_id)
-        # a run that has ended since the status was read cannot be joined
+        # a run that has ended since the status query cannot be joined
         is_active = before.running and bool(active_subtask_ids(subtasks))
         return msgspec.structs.replace(before, running=is_active), subtasks
 
     def _start(self, hook: WebCollectHook, memory: _Memory, known: dict[str, Any]) -> _Start:
         """Start the idle sub-tasks of one task.
 
-        :param known: as for :meth:`_before`.
+        :param known: the statuses of the tasks to start, see :meth:`_before`.
         """
         from airflow_provider_webcollect.landing.log.commits import counted
 
@@ -372,7 +375,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 hook.start_subtasks(task_id, idle)
             except BaseException as error:
                 if not (self.retry_unknown_outcome and unknown_outcome(error)):
-                    # a later run must not be mistaken for this one
+                    # a retry must not mistake a later run for the run of this start
                     memory.forget()
                 raise
         start = memory.confirm(start, self._clock.now())
@@ -385,7 +388,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         return start
 
     def _wait(self, start: _Start) -> Ended:
-        """Wait for the run, and return how the wait has ended; or defer."""
+        """Wait for the run and return how the wait has ended, or defer the task."""
         condition = TaskStates(
             task_ids=(self.collection_task_id,),
             names=described_tasks([self.collection_task_id], self.collection_task_names),
@@ -418,10 +421,11 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 class _Start(msgspec.Struct, frozen=True, kw_only=True):
     """A start of sub-tasks.
 
-    :ivar began: Unix time at which the wait begins; after confirmation, not before the service has acted.
-    :ivar result: what the operator returns.
+    :ivar began: Unix time at which the wait begins: right before the start is sent or, once the start is
+        confirmed, the time of the confirmation.
+    :ivar result: the operator's result, without the status after a wait.
     :ivar sent: whether the response or the status shows that the start took effect.
-    :ivar stored_for: digest of the arguments and tries that it is for, see :class:`_Memory`.
+    :ivar stored_for: digest of the arguments and tries for which the start was stored, see :class:`_Memory`.
     """
 
     began: float
@@ -436,7 +440,7 @@ class _Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(Enum):
-    """What an attempt does about the start that an earlier attempt has stored."""
+    """The next step of an attempt, given the start that an earlier attempt has stored."""
 
     JOIN = "take its run"
     LOOK = "look whether its run has begun"
@@ -445,24 +449,24 @@ class Step(Enum):
 
 
 def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | None = None) -> Step:
-    """Decide about a stored start, by this table.
+    """Return the next step for a stored start, by this table.
 
-    ============= ======================= ================ ======
-    its response  status before it        its run          step
-    ============= ======================= ================ ======
-    has come      known, or not needed                     JOIN
-    has come      unknown, and needed                      REFUSE
-    may have come unknown                                  REFUSE
-    may have come known                   not looked yet   LOOK
-    may have come known                   has begun        JOIN
-    may have come no run was active       has not begun    START
-    may have come a run was active        was not seen     REFUSE
-    ============= ======================= ================ ======
+    ========= ==================== ============= ======
+    response  status before        run           step
+    ========= ==================== ============= ======
+    received  known, or not needed               JOIN
+    received  unknown, but needed                REFUSE
+    not known unknown                            REFUSE
+    not known known                not queried   LOOK
+    not known known                has begun     JOIN
+    not known no run was active    has not begun START
+    not known a run was active     was not seen  REFUSE
+    ========= ==================== ============= ======
 
     In the last row, the sub-tasks of the start may have begun and ended within the active run.
 
-    :param needs_status: whether the attempt waits for the run, which requires the status before it.
-    :param has_begun: whether the service shows the start's run; None if it was not queried yet.
+    :param needs_status: whether the attempt waits for the run, which requires the status before the start.
+    :param has_begun: whether the service shows the run of this start; None if it was not queried yet.
     """
     if start.after is None:
         return Step.JOIN if start.sent and not needs_status else Step.REFUSE
@@ -476,16 +480,16 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
 class _Memory:
     """Stores the start for later attempts of the task, from Airflow 3.3 on; earlier versions store nothing.
 
-    Whether clearing a task deletes what it has stored differs between versions of Airflow. Where it does not,
-    a cleared task must still start again, and so must a mapped task whose index another one had. So a stored
-    start counts only for the same arguments and the same ``max_tries``, which clearing increases.
+    Some versions of Airflow keep the stored start when a task is cleared. The cleared task must still start
+    again, and so must a mapped task whose index another mapped task had before. So a stored start counts only
+    for the same arguments and the same ``max_tries``, which clearing increases.
 
     :param context: Airflow's context of the attempt.
-    :param operator: the operator; its arguments are checked before anything is stored or recalled.
+    :param operator: the operator, whose arguments must have been checked.
     :param task_id: the collection task's id. Each of several tasks has a key of its own, so that each value
         stays small.
-    :ivar start: the start that an earlier attempt has stored; None without one.
-    :ivar step: what to do about the stored start, or the error that left it unknown.
+    :ivar start: the start that an earlier attempt has stored; None if there is none.
+    :ivar step: the next step of this attempt, or the error that left the step unknown.
     """
 
     key = "webcollect_start"
@@ -506,28 +510,31 @@ class _Memory:
     def _stored_for(self) -> str:
         operator = self._operator
         arguments = (operator.webcollect_conn_id, self.task_id, operator.sub_task_ids)
-        # clearing sets the tries by the retries, which an edit of the DAG may have changed
+        # clearing computes `max_tries` from `retries`, which an edit of the DAG may have changed
         tries = (self._max_tries, operator.retries)
         return hashlib.sha256(msgspec.json.encode((*tries, *arguments))).hexdigest()[:16]
 
     def _recalled(self) -> _Start | None:
-        """Return the stored start; None if none is stored for this task with these arguments."""
+        """Return the stored start; None if there is none for this task with these arguments."""
         stored = None if self._store is None else self._store.get(self.key)
         try:
             start = None if stored is None else msgspec.convert(stored, _Start)
         except msgspec.ValidationError:
-            # another version of this provider wrote it
+            # another version of this provider has stored it
             return None
         return start if start and start.stored_for == self._stored_for else None
 
     def keep(self, start: _Start) -> None:
-        """Store ``start`` for a retry."""
+        """Store ``start`` for later attempts."""
         if self._store is not None:
             stored = msgspec.structs.replace(start, stored_for=self._stored_for)
             self._store.set(self.key, msgspec.to_builtins(stored))
 
     def confirm(self, start: _Start, now: float) -> _Start:
-        """Store that ``start`` took effect, and return it with the time ``now``: sending may take minutes."""
+        """Store that ``start`` took effect, and return it with the new time, since sending may take minutes.
+
+        :param now: Unix time at which the wait begins.
+        """
         confirmed = msgspec.structs.replace(start, sent=True, began=now)
         self.keep(confirmed)
         return confirmed

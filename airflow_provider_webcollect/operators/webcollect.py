@@ -1,7 +1,7 @@
 """Operators for the service's operations on tokens, tasks and data apps, in the order of the contract.
 
-The operators for starts, analytics and landings have modules of their own; DAGs import all operators from
-here.
+The operators for starts, analytics and landings are in modules of their own, but DAGs import all operators
+from this module.
 """
 
 from __future__ import annotations
@@ -84,14 +84,15 @@ OnPartialFailure = Literal["fail", "skip", "ignore"]
 class WebCollectRefreshTokenOperator(WebCollectOperator):
     """Renews the connection's access token and shares it with all workers (contract.md, endpoint 1).
 
-    For connections with ``token_refresh = "keeper"``, whose workers never renew the token. A token that is
-    not old enough to renew is tested (contract.md, endpoint 16); if the service rejects it, it is renewed.
+    Use it for connections with ``token_refresh = "keeper"``, whose workers never renew the token. If the
+    token is not old enough to be renewed, the operator tests it (contract.md, endpoint 16), and renews it
+    only if the service rejects it.
 
     Returns ``{"renewed", "expires_at"}``; ``expires_at`` is ISO 8601 in UTC, or None if the service gave no
     expiry.
 
-    :param renew_after: share of the token's life that must have passed, from 0 (always renew) to 1; 0.5 by
-        default.
+    :param renew_after: share of the token's lifetime after which the operator renews it, from 0 (always
+        renew) to 1; 0.5 by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as if the service rejects the refresh token.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -122,15 +123,15 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param action_id: the loop step. (templated)
+    :param action_id: the id of the loop step. (templated)
     :param loop_type: ``TextList`` or ``UrlList``, in any letter case. (templated)
     :param loop_items: the values. (templated)
     :param is_append: append to the existing values; by default they are replaced. If the response to an
         append is lost, the task fails without retries, since the values may have been appended.
-    :param retry_unknown_outcome: also retry if it is not known whether values were appended.
+    :param retry_unknown_outcome: also retry if it is unknown whether values were appended; False by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
-        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+        unknown whether values were appended, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -179,16 +180,16 @@ class WebCollectUpdateLoopItemsOperator(WebCollectTaskOperator):
 
 
 class _Update(msgspec.Struct):
-    """An update of one task: an entry of ``updates``."""
+    """The update of one task: an entry of ``updates``."""
 
     collection_task_id: Annotated[str, task_id_of]
     actions: Annotated[Any, arguments.as_given] = None
     loop_items: Annotated[Any, arguments.as_given] = None
 
     def call(self) -> Call[Any]:
-        """Return the call.
+        """Return the call of endpoint 4.
 
-        :raises InvalidArgument: if ``actions`` or ``loop_items`` are wrong, or both are missing or empty.
+        :raises InvalidArgument: if ``actions`` or ``loop_items`` is invalid, or both are missing or empty.
         """
         return endpoints.update_task_parameters(
             self.collection_task_id, actions=self.actions, loop_items=self.loop_items
@@ -196,32 +197,32 @@ class _Update(msgspec.Struct):
 
 
 class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
-    """Updates parameters of steps and loop lists in one call (contract.md, endpoint 4).
+    """Updates properties of steps and values of loops in one call (contract.md, endpoint 4).
 
-    With ``updates``, it updates several tasks, one after another, within the connection's rate limit. If one
-    fails, the others are still updated, and at the end an error names each failed task with the reason. A
-    retry repeats all updates, so if any of them appends values, there are no retries.
+    With ``updates``, it updates several tasks, one after another, within the connection's rate limit. If an
+    update fails, the other tasks are still updated; then an error names each failed task with the reason. A
+    retry repeats all updates, so if one of them appends values, the task fails without retries.
 
     Returns ``{"collection_task_id", "collection_task_name", "actions", "loop_items"}``: the task's id and
-    name (None if not known), the steps with the names of their properties, and the lists with the number of
+    name (None if not known), the steps with the names of their properties, and the loops with the number of
     values sent. The values are left out, since there may be many. With ``updates``, returns a list of such
     dicts, in the order of ``updates``.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param actions: each ``{"action_type", "action_id", "properties"}``, with properties as a dict of names
-        and values, or as a list of ``{"name", "value"}``. (templated)
-    :param loop_items: each ``{"action_id", "loop_type", "loop_items"}`` and, optionally, ``"is_append"``.
-        (templated)
+    :param actions: list of steps, ``{"action_type", "action_id", "properties"}``, with the properties as a
+        dict of names and values, or as a list of ``{"name", "value"}``. (templated)
+    :param loop_items: list of loops, ``{"action_id", "loop_type", "loop_items"}`` and, optionally,
+        ``"is_append"``. (templated)
     :param updates: several tasks instead of one: a list of dicts with the three arguments above, one dict for
         each task. (templated)
     :param collection_task_names: names of tasks by id, for logs, errors and the result; they take precedence
         over the names in the file. (templated)
-    :param retry_unknown_outcome: also retry if it is not known whether values were appended; with
-        ``updates``, also if a retry appends values again.
+    :param retry_unknown_outcome: also retry if it is unknown whether values were appended, or, with
+        ``updates``, if a retry appends values again; False by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
-        not known whether values were appended, unless ``retry_unknown_outcome`` is set.
+        unknown whether values were appended, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -248,7 +249,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         check_at_parse(self, self._calls)
 
     def _calls(self) -> dict[str, Call[Any]]:
-        """Return the calls by task."""
+        """Return the call for each task, by the task's id."""
         check_names(self.collection_task_names)
         if self.updates is None:
             task_id = task_id_of("collection_task_id", self.collection_task_id)
@@ -307,9 +308,9 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
 
 
 class _Landed(msgspec.Struct):
-    """The part of a landing's result that is about one source.
+    """A landing's result for one source, or for all of its ``sources``.
 
-    :ivar collection_task_id: None in a result without ``sources``.
+    :ivar collection_task_id: the id of the source's task; None in a result without ``sources``.
     """
 
     rows: int
@@ -322,27 +323,27 @@ class _Landed(msgspec.Struct):
 class WebCollectSetMissingInputsOperator(WebCollectOperator):
     """Sets loops to their missing inputs, so that only these are collected again (contract.md, endpoint 4).
 
-    The missing inputs are those that the check of inputs has found in a landing. If none is missing, the task
-    is skipped. If the update of one loop fails, all these loops get their whole lists back. After the run,
-    restore the whole lists in a teardown of this task: :class:`WebCollectUpdateTaskParametersOperator` with
-    the same ``updates``.
+    Missing inputs are the inputs for which the input check of a landing has found no row. If there are none,
+    the task is skipped. If the update of one loop fails, all loops that were to be set get their whole lists
+    back. After the run, restore the whole lists in a teardown of this task:
+    :class:`WebCollectUpdateTaskParametersOperator` with the same ``updates``.
 
-    Returns ``{"collection_task_ids", "sources"}``, each also as an XCom under its own key: the tasks whose
-    loops are set, and their entries of ``sources``.
+    Returns ``{"collection_task_ids", "sources"}``, each also as an XCom under its own key: the ids of the
+    tasks whose loops were set, and the entries of ``sources`` for these tasks.
 
     :param landed: the result of a :class:`.WebCollectToObjectStorageOperator`, or a list of such results from
         the same DAG run, in the order of the landings. (templated)
-    :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop as
-        :class:`WebCollectUpdateTaskParametersOperator` takes it, without ``is_append``. Other tasks are not
+    :param updates: for each task ``{"collection_task_id", "loop_items"}``, with the whole list of one loop,
+        as for :class:`WebCollectUpdateTaskParametersOperator` but without ``is_append``. Other tasks are not
         changed. (templated)
-    :param sources: the ``sources`` of a landing of these tasks, from which the result has the entries of the
-        tasks whose loops are set. None (default) for no entries. (templated)
+    :param sources: the ``sources`` argument of a landing of these tasks; the result has the entries for the
+        tasks whose loops were set. None (default) for no entries. (templated)
     :param collection_task_names: names of tasks by id, for logs and errors; they take precedence over the
         names in the file. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowSkipException: if no input is missing.
-    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if more
-        inputs are missing than the result names, and no row has landed.
+    :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if no
+        row of a task was landed or quarantined, and its result does not name all of its missing inputs.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -368,7 +369,7 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         check_at_parse(self, lambda: self._missing(self._loops()))
 
     def _loops(self) -> dict[str, dict[str, Any]]:
-        """Return the loop of each task, with its whole list."""
+        """Return each task's loop with its whole list, by the task's id."""
         check_names(self.collection_task_names)
         loops = {}
         for index, update in enumerate(arguments.parse("updates", list[_Update], self.updates)):
@@ -383,7 +384,9 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
     def _missing(self, loops: Collection[str]) -> dict[str, Sequence[str]]:
         """Return the missing inputs by task.
 
-        :param loops: the tasks whose loops can be set.
+        :param loops: the ids of the tasks whose loops can be set.
+        :raises AirflowFailException: if no row of a task was landed or quarantined, and its result does not
+            name all of its missing inputs.
         """
         for index, source in enumerate(self.sources or ()):
             if not isinstance(source, Mapping) or "collection_task_id" not in source:
@@ -416,12 +419,12 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         return missing
 
     def _id_of(self, index: int, source: Mapping[str, Any]) -> str:
-        """Return the id of the task of an entry of ``sources``, which may have its name."""
+        """Return the task's id for an entry of ``sources``, which may name the task instead."""
         return task_id_of(f"sources[{index}]['collection_task_id']", source["collection_task_id"])
 
     def _landed(self) -> list[_Landed]:
-        """Return each source's part of the landings' results; a landing that was skipped has no result."""
-        # the results of a mapped landing are a sequence of Airflow's
+        """Return the results of the landings, one for each source; a skipped landing has no result."""
+        # the results of a mapped landing are a lazy sequence of Airflow
         is_one = isinstance(self.landed, str | Mapping) or not isinstance(self.landed, Iterable)
         given = [self.landed] if is_one else [*self.landed]
         try:
@@ -455,7 +458,7 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
         try:
             set_loops({task_id: {**loop, "loop_items": missing[task_id]} for task_id, loop in whole.items()})
         except BaseException:
-            # Airflow runs no teardown of a task that has failed
+            # Airflow does not run the teardown of a failed setup task
             with contextlib.suppress(Exception):
                 set_loops(whole)
             raise
@@ -465,12 +468,12 @@ class WebCollectSetMissingInputsOperator(WebCollectOperator):
 class WebCollectGetActionsOperator(WebCollectOperator):
     """Reads the steps of tasks (contract.md, endpoint 5).
 
-    Returns a list of ``{"task_id", "actions"}``, each action with ``action_id``, ``action_type``, ``name``
-    and the fields of its type.
+    Returns a list of ``{"task_id", "actions"}``; each action has ``action_id``, ``action_type``, ``name`` and
+    the fields of its type.
 
     :param collection_task_ids: the tasks, by id or name. (templated)
-    :param action_types: any of ``LoopAction``, ``NavigateAction``, ``EnterTextAction``; all by default.
-        (templated)
+    :param action_types: the types of steps to read: any of ``LoopAction``, ``NavigateAction`` and
+        ``EnterTextAction``; all by default. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist.
     :raises WebCollectError: for any other error of the service; the task is retried.
@@ -500,18 +503,18 @@ class WebCollectGetActionsOperator(WebCollectOperator):
 
 
 class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
-    """Replaces a task's URLs from a list or a file (contract.md, endpoint 6).
+    """Replaces a task's URLs with the URLs of a list or a file (contract.md, endpoint 6).
 
-    The file is checked line by line before anything is sent; it may be up to 64 MiB.
+    A file may have up to 64 MiB. It is checked line by line before anything is sent.
 
-    Returns ``{"collection_task_id", "count"}``.
+    Returns ``{"collection_task_id", "count"}``, with the number of new URLs.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param urls: http(s) URLs, such as the result of an upstream task. (templated)
-    :param urls_path: instead of ``urls``: a text file with one URL per line, in UTF-8, on any storage that
-        ``ObjectStoragePath`` supports, such as ``s3://bucket/urls.txt``. A BOM and trailing blank lines are
-        not sent. (templated)
+    :param urls_path: a text file to use instead of ``urls``, with one URL per line, in UTF-8, on any storage
+        that ``ObjectStoragePath`` supports, such as ``s3://bucket/urls.txt``. A BOM and trailing blank lines
+        are not sent. (templated)
     :param object_storage_conn_id: the Airflow connection of that storage; None for its default credentials.
         (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
@@ -550,7 +553,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
     def _location(self) -> Location:
         path = self.urls_path
         if isinstance(path, str) and path.strip() and "://" not in path:
-            # a file that is read may be named from the working directory on
+            # the path of a file to read may be relative to the working directory
             path = str(Path(path.strip()).absolute())
         location = Location.parse("urls_path", path, conn_id=self.object_storage_conn_id)
         return supported("urls_path", location)
@@ -568,7 +571,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
 
 
 class WebCollectCopyTaskOperator(WebCollectTaskOperator):
-    """Copies a task, to its own group or to another (contract.md, endpoint 7).
+    """Copies a task to its own group or to another group (contract.md, endpoint 7).
 
     If the response is lost, the task fails without retries, since the copy may exist.
 
@@ -576,10 +579,10 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 
     :param collection_task_id: the task to copy, by id or name. (templated)
     :param task_group_id: the group of the copy; None for the task's own. (templated)
-    :param retry_unknown_outcome: also retry if it is not known whether the copy was made.
+    :param retry_unknown_outcome: also retry if it is unknown whether the copy was made; False by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a task that does not exist; and if it is
-        not known whether the copy was made, unless ``retry_unknown_outcome`` is set.
+        unknown whether the copy was made, unless ``retry_unknown_outcome`` is set.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -609,19 +612,19 @@ class WebCollectCopyTaskOperator(WebCollectTaskOperator):
 class WebCollectCopyTasksOperator(WebCollectOperator):
     """Copies each of the tasks to each of the groups (contract.md, endpoint 8).
 
-    Returns ``{"request_count", "success_count", "failed_tasks"}``, the last a list of ``{"task_id",
-    "reason"}``.
+    Returns ``{"request_count", "success_count", "failed_tasks"}``: the number of copies requested and made,
+    and a list of ``{"task_id", "reason"}``.
 
     :param collection_task_ids: the tasks to copy, by id or name. (templated)
     :param task_group_ids: the groups of the copies. (templated)
-    :param on_partial_failure: what to do if some were not copied: ``fail`` (default; without retries, since a
-        retry would copy the others again), ``skip`` the task, or ``ignore``. All failures are reported with
-        their reasons.
-    :param retry_unknown_outcome: also retry if it is not known whether copies were made.
+    :param on_partial_failure: what to do if some copies were not made: ``fail`` the task (default; without
+        retries, since a retry would repeat the other copies), ``skip`` the task, or ``ignore`` the failures.
+        All failures are reported with their reasons.
+    :param retry_unknown_outcome: also retry if it is unknown whether copies were made; False by default.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
-    :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some were not
-        copied; and if it is not known whether copies were made, unless ``retry_unknown_outcome`` is set.
-    :raises AirflowSkipException: with ``on_partial_failure="skip"``, if some were not copied.
+    :raises AirflowFailException: if a retry cannot help; with ``on_partial_failure="fail"``, if some copies
+        were not made; and if it is unknown whether copies were made, unless ``retry_unknown_outcome`` is set.
+    :raises AirflowSkipException: with ``on_partial_failure="skip"``, if some copies were not made.
     :raises WebCollectError: for any other error of the service; the task is retried.
     """
 
@@ -708,7 +711,7 @@ class WebCollectMoveTaskOperator(WebCollectTaskOperator):
 
 
 class _DeleteOperator(WebCollectOperator):
-    """Base of both delete operators: an empty list is an error unless allowed, and the ids are logged."""
+    """Base of both delete operators; an empty list is an error unless ``ignore_empty`` is set."""
 
     _what: str
     _call: Callable[[list[Any]], Call[None]]
@@ -734,7 +737,7 @@ class _DeleteOperator(WebCollectOperator):
 class WebCollectDeleteTasksOperator(_DeleteOperator):
     """Deletes tasks (contract.md, endpoint 10).
 
-    Returns the list of their ids.
+    Returns the list of the deleted tasks' ids.
 
     :param collection_task_ids: the tasks to delete, by id or name. (templated)
     :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
@@ -761,9 +764,9 @@ class WebCollectDeleteTasksOperator(_DeleteOperator):
 class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
     """Deletes task groups (contract.md, endpoint 11).
 
-    Returns the list of their ids.
+    Returns the list of the deleted groups' ids.
 
-    :param task_group_ids: the groups to delete. (templated)
+    :param task_group_ids: the ids of the groups to delete. (templated)
     :param ignore_empty: succeed without a request if the list is empty; by default it is an error.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an empty list.
@@ -787,7 +790,7 @@ class WebCollectDeleteTaskGroupsOperator(_DeleteOperator):
 
 
 class WebCollectGetRunningCountsOperator(WebCollectOperator):
-    """Reads how many tasks and sub-tasks are running and waiting (contract.md, endpoint 16).
+    """Reads the number of running and waiting tasks and sub-tasks (contract.md, endpoint 16).
 
     Returns ``{"extracting_count", "waiting_count", "finished_count", "waiting_sub_task_count",
     "executing_sub_task_count"}``; the contract leaves the meaning of the last two open (Task running counts).
@@ -825,7 +828,7 @@ class WebCollectDeprecateDataAppOperator(WebCollectOperator):
     Returns ``{"app_name", "status"}`` and, where the service sends them, ``namespace``, ``version`` and
     ``missing_secrets``.
 
-    :param app_id: the data app: its id, or ``namespace/app_name``. (templated)
+    :param app_id: the data app's id, or ``namespace/app_name``. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for an app of another author.
     :raises WebCollectError: for any other error of the service; the task is retried.

@@ -1,6 +1,6 @@
-"""Sensors for the states of tasks and sub-tasks, and for capacity.
+"""Sensors for the states of tasks and sub-tasks, and for the account's capacity.
 
-Their common base pokes, reschedules or defers, always with the same decisions.
+Their common base pokes, reschedules or defers; all three modes decide in the same way.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ __all__ = ["WebCollectCapacitySensor", "WebCollectSubTaskStatusSensor", "WebColl
 
 #: The arguments that name collection tasks.
 _IDS = ("collection_task_id", "collection_task_ids")
-#: The value of `after` with which the status is queried when the wait begins.
+#: The value of `after` that makes the sensor query the status when the wait begins.
 NOW = "now"
 
 
@@ -86,9 +86,9 @@ class WaitSensor(BaseSensorOperator):
     """Base of the sensors: waits for a state of the service."""
 
     ui_color = "#d7ecdf"
-    # `timeout` is always a number: it is among the subclasses' template fields so that Airflow stores it
-    # where the page can read it
-    #: Waits in the triggerer.
+    # `timeout` is always a number. It is a template field of the subclasses only because Airflow stores these
+    # fields where the UI can read them.
+    #: The trigger that waits in the triggerer.
     _trigger: type[WaitTrigger]
 
     def __init__(
@@ -106,7 +106,7 @@ class WaitSensor(BaseSensorOperator):
         self._wait: Wait | None = None
 
     def _check_literals(self) -> None:
-        """Check the literal arguments while the DAG is parsed, and note which were given."""
+        """Check the literal arguments while the DAG is parsed, and record which template fields are set."""
         check_at_parse(self, self._condition)
         self._given = tuple(name for name in self.template_fields if getattr(self, name) is not None)
 
@@ -116,7 +116,7 @@ class WaitSensor(BaseSensorOperator):
             with airflow_errors():
                 # `dag.test()` reuses the operator for further attempts and pokes
                 self._waited_for, self._wait = self._checked(), None
-                # errors of the connection are left to the wait, which handles them
+                # the wait handles errors of the connection
                 with contextlib.suppress(WebCollectError):
                     self._store_link(context)
             if self.deferrable:
@@ -133,7 +133,7 @@ class WaitSensor(BaseSensorOperator):
     def _checked(self) -> Condition:
         """Check the rendered arguments and return the condition to wait for.
 
-        :raises InvalidArgument: if one breaks a rule, or was given but is None now.
+        :raises InvalidArgument: if an argument breaks a rule, or was set in the DAG but renders to None.
         """
         keep_iterators(self)
         refuse_lost(self, self._given)
@@ -175,14 +175,14 @@ class WaitSensor(BaseSensorOperator):
                 webcollect_conn_id=self.webcollect_conn_id,
             ),
             method_name="execute_complete",
-            # for a triggerer that is down; `dag.test()` ignores it
+            # ends the wait if the triggerer is down; `dag.test()` ignores it
             timeout=limit + GRACE,
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Query the service once.
 
-        :raises AirflowFailException: for a failure state, and if a retry cannot help.
+        :raises AirflowFailException: for a failure state, or if a retry cannot help.
         """
         if self._waited_for is None:
             # called without `execute`, for example by unit tests of DAGs
@@ -197,24 +197,25 @@ class WaitSensor(BaseSensorOperator):
         return PokeReturnValue(ended is not None, ended and self._result(result_of(ended)))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Return the result from the trigger's event; an event without an outcome is an error."""
+        """Return the result from the trigger's event; an event that has no outcome is an error."""
         ended = end_of_event(event)
         self.log.info("%s", ended.reason)
         return storable(self._result(result_of(ended)))
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Continue after the wait in the triggerer, with timeouts and ``never_fail`` as when poking.
+        """Continue after the wait in the triggerer, treating timeouts and ``never_fail`` as in poke mode.
 
-        Airflow before 3.3 retries after a timeout, and ignores ``never_fail`` here.
+        By itself, Airflow before 3.3 would retry after a timeout, and ignore ``never_fail``.
         """
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except Exception as error:
-            # Airflow's `soft_fail` skips for any failure of a trigger; when poking, errors are retried
+            # with `soft_fail`, Airflow skips the task for any failure of a trigger; in poke mode, errors are
+            # retried
             skipped = error.__cause__ if isinstance(error, AirflowSkipException) else None
             ended = skipped or error
-            # by Airflow, if the triggerer was down; Airflow 2 has only the message of its scheduler
-            # (`check_trigger_timeouts`), and no error class
+            # Airflow ended the wait, since the triggerer was down; Airflow 2 has no error class for this, but
+            # a message of its scheduler (`check_trigger_timeouts`)
             if isinstance(ended, AirflowSensorTimeout) or str(ended) == "Trigger/execution timeout":
                 raise self._timed_out() from ended
             if self.never_fail or (self.soft_fail and isinstance(ended, AirflowFailException)):
@@ -291,7 +292,7 @@ class _StatusSensor(WaitSensor):
         store_task_link(context, WebCollectHook(self.webcollect_conn_id), self.collection_task_id)
 
     def _check_literals(self) -> None:
-        # what is no template is checked also beside templates
+        # arguments that cannot be templates are checked even if others are templates
         check_at_parse(self, self._limits, ())
         check_at_parse(self, self._ids, [name for name in _IDS if name in self.template_fields])
         super()._check_literals()
@@ -301,7 +302,7 @@ class _StatusSensor(WaitSensor):
         return (task_id_of("collection_task_id", self.collection_task_id),)
 
     def _limits(self) -> dict[str, Any]:
-        """Return the condition's arguments that cannot be templates."""
+        """Check the arguments that cannot be templates, and return them for the condition."""
         word = arguments.Word(self._states)
         failures = arguments.items("failure_states", self.failure_states, word, may_be_empty=True)
         return {
@@ -314,31 +315,31 @@ class _StatusSensor(WaitSensor):
 class WebCollectTaskStatusSensor(_StatusSensor):
     """Waits until one or more tasks reach a state, by default Finished (contract.md, endpoint 13).
 
-    Returns the last status record; with ``collection_task_ids``, a list of such records. ``timeout``,
-    ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
+    Returns the last status record; with ``collection_task_ids``, a list of the tasks' last status records.
+    ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all Airflow sensors.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
     :param collection_task_ids: several tasks instead of one, by id or name. (templated)
     :param collection_task_names: names of tasks by id, for logs and errors; they take precedence over the
         names in the file. (templated)
-    :param wait_for: ``all`` tasks (default), or ``any``.
+    :param wait_for: wait for ``all`` tasks (default), or for ``any`` of them.
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
     :param after: the status before the run to wait for, so that an earlier run's Finished does not count: the
         result of ``WebCollectStartSubTasksOperator``, or a list of such results. The sensor does not wait for
-        a task without a result in the list; the log names such tasks. With ``"now"`` the sensor queries the
-        status when it starts; it then waits for the active run or, if there is none, for the next one,
-        whenever that begins. None (default) for any run. (templated)
-    :param status_delay: seconds, 90 by default, for which the service may still show the previous run. After
-        that, a final state counts without further evidence.
-    :param missing_timeout: seconds, 600 by default, after which the sensor fails if a task is missing from
-        the responses or is Unexecuted.
+        tasks without a result in the list; it logs the names of these tasks. With ``"now"``, the sensor
+        queries the status when it starts; it then waits for the active run or, if there is none, for the next
+        run, whenever that begins. None (default) for any run. (templated)
+    :param status_delay: seconds for which the service may still show the previous run, 90 by default. After
+        this time, a final state counts without further evidence.
+    :param missing_timeout: seconds after which the sensor fails if a task is missing from the responses or is
+        Unexecuted; 600 by default.
     :param no_new_rows_for: seconds or a ``timedelta`` after which the sensor fails if a run is Extracting and
-        has no new rows (``currentTotalExtractCount``); None (default) for no limit. For a notice without a
+        has no new rows (``currentTotalExtractCount``); None (default) for no limit. To be notified without a
         failure, use ``soft_fail`` and an ``on_skipped_callback``. A restart of the triggerer or a retry
-        starts the time again; in reschedule mode every poke would do so, so the argument is refused there.
-    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+        resets this time. In reschedule mode, every poke would reset it, so the argument is refused there.
+    :param deferrable: wait in the triggerer; by default the value of ``[operators] default_deferrable``.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state, a missing task or a run without new rows, and if a
         retry cannot help.
@@ -411,7 +412,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
         check_names(self.collection_task_names)
         after = {} if self.after in (None, NOW) else _baselines(self.after, ids)
         return TaskStates(
-            # without a start, the state of an earlier run would end the wait
+            # for a task without a start, the state of an earlier run would end the wait
             task_ids=tuple(task_id for task_id in ids if task_id in after) if after else ids,
             after=after,
             **self._limits(),
@@ -445,7 +446,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
 
 
 def _starts(decoded: Any) -> Iterator[Any]:
-    """Yield the results of starts; the result of a start of several tasks is a list of them."""
+    """Yield the result of each start; a start of several tasks has a list of results."""
     for result in map(arguments.decoded, [decoded] if isinstance(decoded, Mapping) else decoded):
         if isinstance(result, Mapping | None):
             yield result
@@ -454,7 +455,11 @@ def _starts(decoded: Any) -> Iterator[Any]:
 
 
 def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
-    """Return the baselines by task from ``after``: one result of the start operator, or a list of them."""
+    """Return the baselines by task.
+
+    :param after: a result of the start operator, or a list of such results.
+    :raises InvalidArgument: if it is neither, or has no start of a task in ``task_ids``.
+    """
     starts: dict[str, Baseline] = {}
     decoded = arguments.decoded(after)
     try:
@@ -481,18 +486,18 @@ def _baselines(after: Any, task_ids: Collection[str]) -> dict[str, Baseline]:
 class WebCollectSubTaskStatusSensor(_StatusSensor):
     """Waits until the latest batch's sub-tasks reach a state, by default Finished (contract.md, endpoint 14).
 
-    Logs the counts (``37/50 Finished, 3 Extracting``) when they change. Returns a list with the last record
-    of each sub-task of the batch. ``timeout``, ``poke_interval``, ``mode`` and ``soft_fail`` work as in all
-    Airflow sensors.
+    Logs the number of sub-tasks in each state (``37/50 Finished, 3 Extracting``) when it changes. Returns a
+    list with the last record of each sub-task of the batch. ``timeout``, ``poke_interval``, ``mode`` and
+    ``soft_fail`` work as in all Airflow sensors.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param sub_task_ids: ids of sub-tasks; None (default) for all of the batch. (templated)
+    :param sub_task_ids: ids of sub-tasks; None (default) for all sub-tasks of the batch. (templated)
     :param target_states: states that end the wait with success; by default Finished.
     :param failure_states: states that fail the task without retries; by default Stopped.
-    :param missing_timeout: seconds, 600 by default, after which the sensor fails if a sub-task is missing or
-        the batch is empty.
-    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param missing_timeout: seconds after which the sensor fails if a sub-task is missing or the batch is
+        empty; 600 by default.
+    :param deferrable: wait in the triggerer; by default the value of ``[operators] default_deferrable``.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: for a failure state or a missing sub-task, and if a retry cannot help.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.
@@ -529,8 +534,8 @@ class WebCollectSubTaskStatusSensor(_StatusSensor):
 class WebCollectCapacitySensor(WaitSensor):
     """Waits until the account has capacity for more runs (contract.md, endpoint 16).
 
-    All waiting sensors succeed when there is capacity; to keep their DAGs from starting runs all at once, use
-    an Airflow pool.
+    All waiting sensors succeed when there is capacity. Use an Airflow pool to keep their DAGs from starting
+    runs all at once.
 
     Returns the last counts: ``{"extracting_count", "waiting_count", "finished_count",
     "waiting_sub_task_count", "executing_sub_task_count"}``.
@@ -539,9 +544,9 @@ class WebCollectCapacitySensor(WaitSensor):
 
     :param max_active_tasks: wait until fewer than this number of the account's tasks are Extracting or
         Waiting; None (default) for no limit. (templated)
-    :param max_active_sub_tasks: the same for sub-tasks; at least one limit is required, and both apply.
-        (templated)
-    :param deferrable: wait in the triggerer; by default as ``[operators] default_deferrable`` says.
+    :param max_active_sub_tasks: the same limit for sub-tasks. At least one limit is required; if both are
+        given, both apply. (templated)
+    :param deferrable: wait in the triggerer; by default the value of ``[operators] default_deferrable``.
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for a plan below Enterprise.
     :raises AirflowSensorTimeout: after ``timeout`` seconds.

@@ -41,19 +41,19 @@ if TYPE_CHECKING:
 __all__ = ["WebCollectLoadOperator"]
 
 
-#: The keys of a source besides the options, and the keys of results that are summed up.
+#: The keys of a source besides its options, and the keys of results that are added up for all sources.
 _OWN = ("landing", "table", "collection_task_name")
 _SUMS = ("rows", "parts", "skipped_rows")
-#: Why a load with one of these dispositions cannot share its table with another load.
+#: The reason why a load cannot share its table with another load, by write disposition.
 _ALONE = {how: f"write_disposition={how!r} keeps no rows of other loads" for how in ("replace", "scd2")}
-#: By table: the first load into it, and why no other load can use it; None if others can.
+#: By table, the first load into it, and the reason why no other load can use the table; None if others can.
 Claims = dict[str, tuple[str, str | None]]
 
 
 class _Load(NamedTuple):
-    """A landing, its table, and how it is loaded.
+    """A landing, the table that it is loaded into, and the options of the load.
 
-    :ivar name: the name of its collection task; None if it is not known.
+    :ivar name: the name of the landing's collection task; None if it is not known.
     """
 
     location: Location
@@ -63,12 +63,13 @@ class _Load(NamedTuple):
 
 
 def claim_table(claims: Claims, owner: str, argument: str, table: str, alone: str | None) -> None:
-    """Note which load has a table; refuse a second load into it, unless both can share it.
+    """Claim a table for a load; refuse a second load into the table, unless both can share it.
 
-    :param claims: the claims of the earlier loads, by table.
-    :param owner: how errors name this load.
+    :param claims: the claims of the earlier loads, by table; a new claim is added.
+    :param owner: the name of this load in errors.
     :param argument: the argument that names the table, for errors.
-    :param alone: why no other load can use the table; None if others can.
+    :param alone: the reason why no other load can use the table; None if others can.
+    :raises InvalidArgument: if the loads cannot share the table.
     """
     first, first_alone = claims.setdefault(table, (owner, alone))
     if first != owner and (rule := alone or first_alone):
@@ -78,23 +79,24 @@ def claim_table(claims: Claims, owner: str, argument: str, table: str, alone: st
 class WebCollectLoadOperator(BaseOperator):
     """Loads the new rows of a landing into a warehouse table, each row once, using dlt (the extra ``dlt``).
 
-    The parts of all commits after the last load are new, also if they are from runs whose load has failed or
-    was never tried. The number of the last loaded commit is stored in the warehouse, with the rows. A retry,
-    a cleared run or a killed load changes no rows that are already loaded. See
+    The parts of all commits after the last load are new, even if an earlier load of them has failed or was
+    never tried. The number of the last loaded commit is stored in the warehouse, with the rows. A retry, a
+    cleared run or a killed load changes no rows that are already loaded. See
     :mod:`airflow_provider_webcollect.landing.read.loading`.
 
     The table gets three more columns: ``_webcollect_landing``, ``_webcollect_part`` and ``_webcollect_row``
     (the position in the landing, from 0). Columns that appear later are added to the table.
 
-    Run the loads of one landing into one table one after another (``max_active_runs=1``): in PostgreSQL and
-    DuckDB, one of two simultaneous loads fails and is retried; other warehouses may get a part twice, or only
+    Run the loads of one landing into one table one after another (``max_active_runs=1``). Of two simultaneous
+    loads in PostgreSQL and DuckDB, one fails and is retried; other warehouses may get a part twice, or only
     some of its rows.
 
     Returns ``{"landing", "collection_task_name", "table", "rows", "parts", "commit", "total_rows",
     "total_parts", "skipped_rows", "skipped"}``: the number of rows and parts that this load has loaded, the
     number of the commit up to which the table has the rows, the number of all rows and parts of the landing,
-    and how many rows were left out because they have no key, in all and by part. With ``sources``, it returns
-    ``{"sources", "rows", "parts", "skipped_rows"}``: a list of such results, and the sums.
+    and the number of rows that were left out because they have no key, in total and by part. With
+    ``sources``, it returns ``{"sources", "rows", "parts", "skipped_rows"}``: a list of such results, and the
+    sums.
 
     :param landing: the landing's folder or its ``_manifest.json``, as a URL or an ``ObjectStoragePath``; or
         an Iceberg table, ``catalog.namespace.table``. (templated)
@@ -103,27 +105,28 @@ class WebCollectLoadOperator(BaseOperator):
     :param warehouse_conn_id: the Airflow connection of the warehouse, of the type ``clickhouse``,
         ``databricks``, ``duckdb``, ``google_cloud_platform`` (BigQuery), ``postgres``, ``redshift`` or
         ``snowflake``. (templated)
-    :param table: ``dataset.table``, in lower case; the dataset is a schema in most warehouses. Both are
-        created if they do not exist. (templated)
+    :param table: the table, as ``dataset.table`` in lower case; the dataset is a schema in most warehouses.
+        Both are created if they do not exist. (templated)
     :param collection_task_name: the name of the landing's collection task, for logs, errors, result and
         lineage; None (default) if it has no name. (templated)
-    :param sources: several landings, instead of the arguments above: dicts of ``landing``, ``table`` and, as
-        needed, ``collection_task_name`` and the options below, which replace the operator's. They are loaded
-        one after another; if one fails, the others are still loaded. With ``replace`` or ``scd2``, each needs
-        a table of its own; a landing can be in a table only once. (templated)
-    :param write_disposition: ``append`` (default): the table gets each row of the landing; ``merge``: only
-        the latest row of each key; ``replace``: only the rows of this landing, all of which each load writes
-        again; ``scd2``: each row with the period in which snapshots had it, for landings that are snapshots
-        (``mode="full"``). (templated)
-    :param primary_key: for ``merge``: the column, or columns, of the key, by their names in the landing.
+    :param sources: several landings, instead of ``landing``, ``table`` and ``collection_task_name``: a list
+        of dicts of ``landing``, ``table`` and, as needed, ``collection_task_name`` and the options below,
+        which replace the operator's. They are loaded one after another; if a load fails, the others are still
+        loaded. With ``replace`` or ``scd2``, each landing needs a table of its own. A table can have a
+        landing only once. (templated)
+    :param write_disposition: the rows that the table gets. ``append`` (default): each row of the landing;
+        ``merge``: only the latest row of each key; ``replace``: only the rows of this landing, all of which
+        each load writes again; ``scd2``: each row with the period in which snapshots had it, for landings
+        that are snapshots (``mode="full"``). (templated)
+    :param primary_key: for ``merge``, the column or columns of the key, by their names in the landing.
         (templated)
-    :param on_missing_key: for ``merge``: what to do with rows that have null or a blank text in a column of
+    :param on_missing_key: for ``merge``, what to do with rows that have null or a blank text in a column of
         the key: ``fail`` (default) loads nothing; ``skip`` loads the other rows, and the log and the result
-        say how many were left out, and of which parts. (templated)
+        show how many rows of which parts were left out. (templated)
     :param on_gone: for ``merge``, if each run collects everything: what to do with the row of a key that the
-        last whole run does not have. ``keep`` (default); ``delete``; or ``mark``, which sets the column
-        ``_webcollect_gone_at`` to the time when the key was found to be gone, until the key is back. A run is
-        not whole if rows of it have failed their checks and were not accepted. (templated)
+        last whole run does not have. ``keep`` (default) and ``delete`` keep or delete the row; ``mark`` sets
+        its column ``_webcollect_gone_at`` to the time when the key was found to be gone, until the key is
+        back. A run is not whole if rows of it have failed their checks and were not accepted. (templated)
     :raises AirflowFailException: if a retry cannot help, such as for rows without a key.
     :raises LandingError: for any other error, such as a manifest that does not exist yet, or a warehouse that
         cannot be reached; the task is retried.
@@ -205,7 +208,7 @@ class WebCollectLoadOperator(BaseOperator):
         return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Load the new rows and return a summary."""
+        """Load the new rows and return a summary of them."""
         from airflow_provider_webcollect.landing.errors import SomeFailed
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
@@ -262,9 +265,10 @@ class WebCollectLoadOperator(BaseOperator):
         )
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the landings, in the versions that were loaded, as OpenLineage's inputs.
+        """Return the landings as OpenLineage's inputs, with the versions that were loaded.
 
-        The table is not among the outputs, since each warehouse has names of its own: set ``outlets`` for it.
+        The table is not an output here, since each warehouse names its tables differently: set ``outlets``
+        for it.
         """
         from airflow.providers.common.compat.openlineage.facet import InputDataset
         from airflow.providers.openlineage.extractors import OperatorLineage
@@ -272,7 +276,7 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.transfers.reporting import version_of
 
         def dataset_of(load: _Load, landed: LandedData) -> tuple[str, str]:
-            # as the landing names it in its lineage: filesystems may know a scheme by another name
+            # the same name as in the landing's lineage: filesystems may use another name for the scheme
             is_folder = load.location.kind == "folder"
             return (load.location if is_folder else Location("folder", landed.uri)).dataset
 

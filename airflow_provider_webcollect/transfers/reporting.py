@@ -1,4 +1,4 @@
-"""The reports of a transfer: log, metrics, result, asset events and lineage."""
+"""Reports what a transfer has landed: log, metrics, result, asset events and lineage."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ T = TypeVar("T", bound="Sized")
 
 #: Seconds between two progress lines in the log.
 PROGRESS_INTERVAL = 5.0
-#: Minimum seconds and rows per second for which a rate is shown.
+#: Minimum number of seconds, and of rows per second, for which the log shows a rate.
 SHORTEST_MEASURED, LEAST_RATE = 1.0, 0.5
 METRICS = "webcollect.landing"
-#: Maximum number of new parts, and of columns or checks of all sources together, that are listed: XComs and
-#: asset events are kept in Airflow's database.
+#: Maximum number of new parts, and of columns or checks, that are listed for all sources together, since
+#: Airflow stores XComs and asset events in its database.
 MAX_LISTED = 1000
-#: Maximum number of a landing's commits whose quarantined rows are listed.
+#: Maximum number of commits with quarantined rows that are listed for a landing.
 MAX_WAITING = 100
 
 
@@ -76,21 +76,21 @@ class LandingReport(Observer):
 
     :param name: the name of the collection task; None if it is not known.
     :param location: the destination of the landing, as the DAG names it.
-    :param files: the location of the files; for an Iceberg table, its catalog says where they are.
+    :param files: the location of the files; for an Iceberg table, the location that its catalog has.
     :param run: the Airflow run.
     :param options: the options of the landing.
-    :param log: gets a line every few seconds.
-    :param client: the context of the service's client, whose rate and token are among the metrics.
+    :param log: the logger, which gets a line every few seconds.
+    :param client: the context of the service's client, for metrics of its request rate and token.
     :param tags: the tags of all metrics.
-    :param sources: how many sources the task lands.
-    :param ended: counts the sources that have ended; all reports of the task share it.
-    :ivar landed: the result of the landing, also if the mark after its commit fails; None if it has failed
-        before.
+    :param sources: the number of sources that the task lands.
+    :param ended: counter of the sources that have ended; all reports of the task share it.
+    :ivar landed: the result of the landing, even if the mark after its commit fails; None while it is running
+        and if it has failed before the commit.
     :ivar is_complete: whether the landing has ended without an error.
-    :ivar changes: how many keys are ``new``, ``changed`` and ``gone``; None if that is not known, unset if it
-        was not asked for.
-    :ivar checks: the outcomes of the checks in this attempt, also if one of them fails the landing.
-    :ivar duration: seconds.
+    :ivar changes: the number of ``new``, ``changed`` and ``gone`` keys; None if it is not known, unset if it
+        was not requested.
+    :ivar checks: the outcomes of the checks in this attempt, even if one of them fails the landing.
+    :ivar duration: the duration of the landing in seconds.
     :ivar task: namespace and name of the source's dataset, once its lineage was reported.
     """
 
@@ -118,7 +118,7 @@ class LandingReport(Observer):
 
     @property
     def called(self) -> str:
-        """The source as logs name it: with the name of its task, if that is known."""
+        """The source as text for logs, with the name of its task if it is known."""
         task = self.source.collection_task_id
         called = f"{self.name} ({task})" if self.name else task
         return str(msgspec.structs.replace(self.source, collection_task_id=called))
@@ -130,7 +130,7 @@ class LandingReport(Observer):
         self.pages += 1
 
     def on_progress(self, rows: int, total: int) -> None:
-        """Log the rows written so far and their expected total, every few seconds."""
+        """Log the number of rows written so far and the expected total, every few seconds."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, rows)
@@ -148,11 +148,11 @@ class LandingReport(Observer):
         self.checks = outcomes
 
     def on_commit(self, landed: Landed) -> None:
-        """Store a commit, which counts even if the mark after it fails."""
+        """Keep the result of a commit, which counts even if the mark after it fails."""
         self.landed = landed
 
     def count_changes(self, folder: Folder) -> None:
-        """Count the keys that have changed since the previous whole run; an error is only logged.
+        """Count the keys that are new, changed or gone since the previous whole run; errors are only logged.
 
         :param folder: the folder of the landing.
         """
@@ -160,8 +160,8 @@ class LandingReport(Observer):
 
         self.changes, source = None, self.called
         try:
-            # without types: if a text did not fit its type, nothing would be counted; but columns that are
-            # made of others come with their types
+            # read without types, since a text that does not fit its type would prevent the count; but columns
+            # that are computed from other columns need their types
             source_of = self.options.format.source_of
             is_raw = all(name == source_of(name) for name in self.options.whole_runs_key)
             landed = read_landing(folder, raw=is_raw)
@@ -175,7 +175,7 @@ class LandingReport(Observer):
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Measure and report what the block lands; if the block fails, the metrics are still reported."""
+        """Measure and report the landing of the block; if the block fails, only the metrics are reported."""
         began = time.monotonic()
         try:
             yield
@@ -208,11 +208,11 @@ class LandingReport(Observer):
 
     @property
     def committed(self) -> Contents:
-        """The parts that this attempt has committed, counted."""
+        """The number, size and contents of the parts that this attempt has committed."""
         return Contents.of(self.landed.committed if self.landed else ())
 
     def report_lineage(self, hook: WebCollectHook) -> None:
-        """Report source and folder to Airflow's hook lineage; keep the name of the source for OpenLineage."""
+        """Report source and folder to Airflow's hook lineage; keep the source's dataset for OpenLineage."""
         from airflow.providers.common.compat.lineage.hook import get_hook_lineage_collector
 
         source = self.source
@@ -228,7 +228,7 @@ class LandingReport(Observer):
 
     @property
     def result(self) -> Landed:
-        """The result of a landing that has committed."""
+        """The result of the landing; only available if ``landed`` is not None."""
         assert self.landed is not None
         return self.landed
 
@@ -249,7 +249,7 @@ class LandingReport(Observer):
         """
         folder, landed, manifest = self.location.text, self.result, self.result.manifest
         uri, key = self.files.asset_uri, self.files.key
-        # a full landing whose rows all wait leaves what another has landed
+        # a full landing whose rows are all quarantined keeps the rows of an earlier landing in the folder
         is_whole = self.options.mode == "full" and not (self.quarantined and not landed.new)
         held = (
             Contents(manifest.part_count, manifest.rows, manifest.bytes, manifest.profile)
@@ -259,11 +259,11 @@ class LandingReport(Observer):
         facts = {
             "collection_task_name": self.name,
             "destination": folder,
-            # a table has no such file, and is read by its own name
+            # a table has no manifest file: readers use the table's name
             "manifest": folder if manifest.table_format else f"{folder.rstrip('/')}/{MANIFEST}",
             "commit": manifest.commit,
             "rows": held.rows,
-            # what repeats a few inputs of another run is not compared
+            # a run that only repeats missing inputs of another run is not compared
             "usual_rows": usual_of([past.rows for past in manifest.history if past.run != self.run])
             if landed.missing_inputs is None or landed.missing_inputs.run == self.run
             else None,
@@ -281,13 +281,13 @@ class LandingReport(Observer):
                 }
                 for apart in reversed(manifest.quarantined[-MAX_WAITING:])
             ],
-            # cut, so that 1 is all of them
+            # rounded down, so that 1 means all rows
             "filled": {
                 name: counts.filled * 10_000 // held.rows / 10_000
                 for name, counts in held.profile.columns.items()
             },
             "missing_inputs": _missing(landed.missing_inputs),
-            # without tuples, which XCom would mark as such
+            # without tuples, which XCom would serialize differently from lists
             "checks": msgspec.json.decode(msgspec.json.encode(landed.checks)),
             "uris": [f"{uri}/{part.name}" for part in landed.new] if listed else None,
             "objects": [f"{key}/{part.name}" if key else part.name for part in landed.new]
@@ -310,7 +310,10 @@ def are_listed(reports: Iterable[LandingReport]) -> bool:
 
 
 def totals_of(destination: object, reports: Sequence[LandingReport], began: float) -> dict[str, Any]:
-    """Return the summary of several landings: the sums, and a list of their summaries."""
+    """Return the summary of several landings: the sums, and a list with the summary of each landing.
+
+    :param began: the monotonic time at which the task began, in seconds.
+    """
     listed = are_listed(reports)
     summaries = [
         {
@@ -346,7 +349,7 @@ def totals_of(destination: object, reports: Sequence[LandingReport], began: floa
 
 
 def log_sums(log: Any, reports: Sequence[LandingReport]) -> None:
-    """Log the sums of several landings, also if some have failed or were not begun."""
+    """Log the sums of several landings, even if some have failed or have not begun."""
     complete = [report for report in reports if report.is_complete]
     parts = [part for report in reports if report.landed for part in report.landed.new]
     log.info(
@@ -368,16 +371,17 @@ def report_to_outlets(
     facts: Mapping[str, Any],
     partition_key: str | None = None,
 ) -> None:
-    """Add the facts on the landed rows to the events of the task's outlet assets.
+    """Add the summary of the landed rows to the events of the task's outlet assets.
 
-    For several sources, the asset of a source's folder gets the event of that source. Other assets get the
-    ids, the sums, the manifests and, for each source, only its rows, usual rows, commit, filled shares and
-    checks: events are kept long and shown in lists.
+    For several sources, the asset of a source's folder gets the event of that source. Other assets get an
+    event with the sums and, for each source, only a part of its summary (without ``uris`` and ``objects``),
+    since Airflow keeps events for long and shows them in lists.
 
-    An alias gets an event for the asset of each folder.
+    An asset alias gets an event for the asset of each folder.
 
     :param connections: the event's ``webcollect_conn_id`` and ``object_storage_conn_id``.
     :param source: the source that was landed, or one of several sources.
+    :param facts: the summary of the landing, or of all landings.
     :param partition_key: the partition key of the events; None for no key of their own.
     """
     events: Any = context.get("outlet_events")
@@ -391,7 +395,7 @@ def report_to_outlets(
             continue
         if not is_asset(outlet):
             continue
-        # an asset may be given by its name alone
+        # an outlet may be a reference to an asset by name, without a URI
         events[outlet].extra.update(own.get(getattr(outlet, "uri", ""), event).extra())
         if partition_key is not None:
             events[outlet].add_partitions(partition_key)
@@ -400,7 +404,7 @@ def report_to_outlets(
 def _events_of(
     connections: Mapping[str, Any], source: Source, facts: Mapping[str, Any]
 ) -> tuple[LandingEvent, dict[str, LandingEvent]]:
-    """Return the event on all landed rows, and the event on each folder by the URI of its asset."""
+    """Return the event about all landed rows, and the event about each folder, by the URI of its asset."""
     summaries = facts.get("sources")
     if summaries is None:
         task, lotno = source.collection_task_id, source.lotno
@@ -426,7 +430,7 @@ def _events_of(
     own = {}
     for summary in summaries:
         if asset := landing_asset(summary["destination"]):
-            # a source may name a connection of its own
+            # a source's destination may name its own connection
             location = Location.parse_landed("destination", summary["destination"])
             conn_id = location.conn_id or connections["object_storage_conn_id"]
             own[asset.uri] = LandingEvent(**{**connections, "object_storage_conn_id": conn_id}, **summary)
@@ -434,7 +438,7 @@ def _events_of(
 
 
 def _few_inputs(of_sources: list[dict[str, Any] | None]) -> list[InputsWithoutRows | None]:
-    """Return the missing inputs of all sources; only the first of each, since an event has few in all."""
+    """Return the first missing inputs of each source: not all of them, to keep the event small."""
     most = MAX_LISTED // len(of_sources) or 1
     return [
         InputsWithoutRows(count=missing["count"], inputs=missing["inputs"][:most]) if missing else None
@@ -443,12 +447,12 @@ def _few_inputs(of_sources: list[dict[str, Any] | None]) -> list[InputsWithoutRo
 
 
 def _few(of_sources: list[T]) -> list[T] | UnsetType:
-    """Return the shares or checks of all sources, unless they are too many for an event."""
+    """Return the filled shares or checks of all sources; unset if they are too many for an event."""
     return of_sources if sum(map(len, of_sources)) <= MAX_LISTED else UNSET
 
 
 def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any]:
-    """Return the datasets for OpenLineage; the outputs have their schema, version and statistics.
+    """Return the datasets of landings for OpenLineage; outputs have their schema, version and statistics.
 
     :param reports: the reports of landings whose lineage was reported.
     """
@@ -462,7 +466,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
         if not landing.has_output:
             continue
         manifest = landing.result.manifest
-        # files of text have texts, whatever the readers of this package make of them
+        # text files contain strings, even if this package's readers parse them into types
         types = manifest.column_types if manifest.has_typed_files else {}
         untyped = "string" if manifest.has_typed_files else None
         fields = [
@@ -484,7 +488,7 @@ def to_openlineage(reports: Iterable[LandingReport]) -> OperatorLineage[Any, Any
 
 
 def version_of(manifest: Manifest) -> dict[str, Any]:
-    """Return OpenLineage's facet on the version of a landing: the number of its last commit."""
+    """Return OpenLineage's version facet of a landing, with the number of its last commit."""
     from openlineage.client.facet_v2 import dataset_version_dataset
 
     version = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(manifest.commit))
@@ -492,7 +496,7 @@ def version_of(manifest: Manifest) -> dict[str, Any]:
 
 
 def _quality(landing: LandingReport) -> dict[str, Any]:
-    """Return OpenLineage's facets on the rows of a task: their contents and their checks."""
+    """Return OpenLineage's data quality facets of the landed rows: metrics by column, and checks."""
     from openlineage.client.facet_v2 import data_quality_assertions_dataset as checked
     from openlineage.client.facet_v2 import data_quality_metrics_input_dataset as measured
 

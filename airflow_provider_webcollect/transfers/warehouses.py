@@ -1,4 +1,4 @@
-"""dlt's destination with its credentials, made from an Airflow connection or from dlt's configuration."""
+"""Creates dlt's destination with credentials from an Airflow connection or from dlt's configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.common.compat.sdk import Connection
 
-#: The fields of a connection's extra that a load passes on to PostgreSQL's library.
+#: The extras of a connection that a load passes on to libpq, PostgreSQL's client library.
 _LIBPQ = (
     "application_name",
     "channel_binding",
@@ -53,9 +53,9 @@ _LIBPQ = (
     "target_session_attrs",
     "tcp_user_timeout",
 )
-#: Fields of an extra that lead to another server, database or user than the connection's fields name.
+#: Extras that could select another server, database or user than the connection's fields name.
 _ELSEWHERE = ("dbname", "host", "hostaddr", "passfile", "password", "port", "service", "user")
-#: Fields of an extra that Airflow's own hooks use, but that dlt does not know or should not use.
+#: Extras that Airflow's own hooks use, but that dlt does not support or should not use.
 _UNSUPPORTED = {
     "databricks": ("azure_tenant_id", "use_azure_managed_identity", "use_default_azure_credential"),
     "google_cloud_platform": ("credential_config_file", "impersonation_chain", "key_secret_name"),
@@ -73,15 +73,15 @@ _PEM = "-----BEGIN"
 _WITH_TRANSACTIONS = ("duckdb", "postgres", "redshift", "snowflake")
 
 
-#: The names of warehouses among dlt's destinations.
+#: The names of dlt's destinations that are supported warehouses.
 DESTINATIONS = ("bigquery", "clickhouse", "databricks", "duckdb", "postgres", "redshift", "snowflake")
 
 
 class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
-    """A destination of dlt.
+    """The name, credentials and options of a dlt destination. The repr shows no secret.
 
-    :ivar kind: the name of dlt's destination.
-    :ivar credentials: as dlt takes them.
+    :ivar kind: the name of the destination in dlt.
+    :ivar credentials: the credentials in a form that dlt accepts.
     :ivar options: further arguments of the destination.
     """
 
@@ -90,11 +90,11 @@ class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
 
     def __repr__(self) -> str:
-        # without the credentials
+        # not the credentials, which would appear in logs
         return f"<Warehouse {self.kind}>"
 
     def destination(self, **options: Any) -> Any:
-        """Return dlt's destination; nothing is connected to, and its packages are not needed yet.
+        """Return dlt's destination; it does not connect yet, and does not need its packages yet.
 
         :param options: further arguments of the destination.
         """
@@ -108,7 +108,7 @@ class Warehouse(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def _postgres() -> Any:
-    """Return dlt's destination for PostgreSQL, changed so that it does not load empty texts as null."""
+    """Return dlt's destination for PostgreSQL, changed so that it does not load empty strings as null."""
     from dlt import destinations
     from dlt.destinations.impl.postgres.postgres import PostgresClient, PostgresCsvCopyJob
 
@@ -116,7 +116,8 @@ def _postgres() -> Any:
         def run(self) -> None:
             schema = self._job_client.schema = self._job_client.schema.clone()
             for column in schema.get_table_columns(self.load_table_name).values():
-                # the file distinguishes the two; for nullable columns, dlt makes COPY ignore that
+                # the file distinguishes empty strings from null; for nullable columns, dlt makes COPY ignore
+                # the difference
                 column["nullable"] = False
             super().run()
 
@@ -133,12 +134,10 @@ def _postgres() -> Any:
 
 
 def warehouse_of(connection: Connection) -> Warehouse:
-    """Return the warehouse of an Airflow connection.
+    """Return the warehouse of an Airflow connection, without connecting to it.
 
-    Nothing is connected to.
-
-    :raises InvalidArgument: if it is of another type, lacks what is needed, or gets its credentials in a way
-        that dlt does not know.
+    :raises InvalidArgument: if the connection's type is not supported, if a required field is missing, or if
+        it gets its credentials in a way that dlt does not support.
     """
     kind = connection.conn_type or ""
     make = _KINDS.get(kind)
@@ -154,12 +153,12 @@ def warehouse_of(connection: Connection) -> Warehouse:
 
 
 def configured_warehouse(kind: str) -> Warehouse:
-    """Return the warehouse that dlt's own configuration names: the environment, and files in ``.dlt``.
+    """Return the warehouse from dlt's own configuration: environment variables, and files in ``.dlt``.
 
     Only the credentials are read, and BigQuery's project and location. Airflow is not imported.
 
     :param kind: one of :data:`DESTINATIONS`.
-    :raises InvalidArgument: if the configuration lacks one of the credentials, or cannot be read.
+    :raises InvalidArgument: if the configuration lacks required credentials, or cannot be read.
     :raises ExtraMissing: if dlt is not installed.
     """
     require("dlt", "dlt", "a load by dlt")
@@ -173,11 +172,11 @@ def configured_warehouse(kind: str) -> Warehouse:
         with Container().injectable_context(dlt_context({}, and_found=True)):
             found = destination.configuration(destination.spec(), accept_partial=True)
     except Exception as error:
-        # dlt has many errors for what it cannot read; without the text, which may have a secret
+        # dlt raises many kinds of errors; their text is left out, since it may contain a secret
         rule = f"dlt cannot read its configuration ({type(error).__name__})"
         raise InvalidArgument("destination", kind, rule) from None
     credentials: Any = found.credentials
-    # without it, dlt would name DuckDB's file after the pipeline
+    # without `database`, dlt would name DuckDB's file after the pipeline
     fields = {"database": str} if kind == "duckdb" else credentials.get_resolvable_fields()
     lacking = [
         f"`{name}`"
@@ -192,18 +191,18 @@ def configured_warehouse(kind: str) -> Warehouse:
 
 
 class _Fields:
-    """The fields of a connection."""
+    """Access to the fields and extras of a connection, with errors that name the connection."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._extra = connection.extra_dejson
 
     def option(self, name: str) -> Any:
-        """Return a value of the extra, whose name may have the prefix of old forms; None if it is not set."""
+        """Return an extra, which may have the name prefix of old forms; None if it is not set."""
         return self._value(name) or None
 
     def spelled(self, name: str) -> str | None:
-        """Return a value of the extra as a text, with 1 and 0 for booleans; None if it is not set."""
+        """Return an extra as text, with 1 and 0 for booleans; None if it is not set."""
         value = self._value(name)
         if value is None or value == "":
             return None
@@ -216,9 +215,9 @@ class _Fields:
         return value
 
     def whole(self, name: str) -> int | None:
-        """Return a value of the extra that is a whole number, or the text of one; None if it is not set.
+        """Return an extra as an integer; None if it is not set.
 
-        :raises InvalidArgument: if it is neither.
+        :raises InvalidArgument: if it is neither a whole number nor the text of one.
         """
         value = self.option(name)
         with contextlib.suppress(TypeError, ValueError):
@@ -230,9 +229,10 @@ class _Fields:
         return getattr(self._connection, name) or None
 
     def needed(self, name: str, value: Any) -> Any:
-        """Return a value that must be set.
+        """Return ``value`` if it is set.
 
-        :raises InvalidArgument: if it is not.
+        :param name: the name of the field, for the error.
+        :raises InvalidArgument: if the value is not set.
         """
         if not value:
             raise self.wrong(f"its {name} is missing")
@@ -255,7 +255,7 @@ def _duckdb(fields: _Fields) -> Warehouse:
 def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
     host = str(fields.needed("`host`", fields.get("host")))
     credentials = _without_none(
-        # the folder of a socket is quoted, as libpq wants it: else it would be a part of the address's path
+        # libpq needs a quoted socket folder: otherwise it would become part of the URL's path
         host=quote(host, safe="") if host.startswith("/") else host,
         port=fields.get("port") or port,
         database=fields.needed("`schema`, the name of the database,", fields.get("schema")),
@@ -264,7 +264,7 @@ def _libpq(fields: _Fields, kind: str, port: int) -> Warehouse:
         connect_timeout=fields.whole("connect_timeout"),
         client_encoding=fields.option("client_encoding"),
         query={
-            # PGHOSTADDR in the environment would lead to another server
+            # otherwise, PGHOSTADDR in the environment could select another server
             "hostaddr": "",
             **{name: value for name in _LIBPQ if (value := fields.spelled(name)) is not None},
         },
@@ -276,11 +276,11 @@ def _snowflake(fields: _Fields) -> Warehouse:
     account, region = fields.needed("`account`", fields.option("account")), fields.option("region")
     authenticator, token = fields.option("authenticator"), fields.option("token")
     if authenticator == "oauth":
-        # dlt would take the token and the account of the container that it runs in
+        # without a token, dlt would use the token and the account of the container that it runs in
         fields.needed("`token`", token)
     private_key = fields.option("private_key_content")
     if private_key is not None and not private_key.lstrip().startswith(_PEM):
-        # Airflow also accepts it in Base64; dlt reports what is wrong with any other text
+        # Airflow also accepts a key in Base64; for any other text, dlt reports the error
         with contextlib.suppress(ValueError):
             private_key = base64.b64decode(private_key, validate=True).decode()
     credentials = _without_none(
@@ -294,7 +294,7 @@ def _snowflake(fields: _Fields) -> Warehouse:
         private_key=private_key,
         private_key_path=fields.option("private_key_file"),
     )
-    # a key's passphrase is where a password would be
+    # if there is a private key, the connection's password is the key's passphrase
     is_key = bool(credentials.keys() & {"private_key", "private_key_path"})
     credentials |= _without_none(
         **{"private_key_passphrase" if is_key else "password": fields.get("password")}
@@ -309,12 +309,12 @@ def _bigquery(fields: _Fields) -> Warehouse:
         with contextlib.suppress(OSError, ValueError, RecursionError):
             content = Path(path).read_text() if path else key
             credentials = json.loads(content) if isinstance(content, str) else content
-        # without one, dlt would use the machine's credentials
+        # without a private key, dlt would use the machine's credentials
         if not (isinstance(credentials, dict) and credentials.get("private_key")):
-            # without the cause, which has the text
+            # the error has no cause, since a cause would contain the secret text
             raise fields.wrong("its `key_path` or `keyfile_dict` is not the JSON of a service account")
     elif project:
-        # the machine's credentials
+        # dlt uses the machine's credentials
         credentials = {"project_id": project}
     options = _without_none(project_id=project, location=fields.option("location"))
     return Warehouse(kind="bigquery", credentials=credentials, options=options)
@@ -328,7 +328,7 @@ def _databricks(fields: _Fields) -> Warehouse:
         catalog=fields.needed("`catalog`", fields.option("catalog")),
     )
     if fields.option("service_principal_oauth"):
-        # dlt would take other ones from the environment
+        # without these, dlt would use credentials from the environment
         credentials["client_id"] = fields.needed("`login`", fields.get("login"))
         credentials["client_secret"] = fields.needed("`password`", fields.get("password"))
     else:

@@ -70,9 +70,9 @@ __all__ = ["WebCollectToObjectStorageOperator"]
 MOST_AT_ONCE = 32
 #: Maximum number of characters of a partition key, as Airflow stores it.
 LONGEST_KEY = 250
-#: The keys that an entry of ``sources`` can have.
+#: The valid keys of an entry of ``sources``.
 _KEYS = ("collection_task_id", "lotno", "destination", *SourceOptions.__struct_fields__)
-#: The options that a source can unset.
+#: The options that an entry of ``sources`` can unset with None.
 _CAN_BE_NONE = {
     "whole_runs_key",
     *(field.name for field in msgspec.structs.fields(SourceOptions) if field.default is None),
@@ -80,10 +80,10 @@ _CAN_BE_NONE = {
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A source, and where its rows land.
+    """A source, and the location where its rows land.
 
-    :ivar own: options that are only for these rows, not parsed yet; they replace the operator's.
-    :ivar name: the name of the entry of ``sources``, for errors.
+    :ivar own: options of this source alone, not parsed yet; they replace the operator's options.
+    :ivar name: the entry's name, such as ``sources[0]``, for errors; empty without ``sources``.
     """
 
     source: Source
@@ -93,10 +93,11 @@ class Target(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, task_id: str, argument: str, lotno: Any, location: Location, **own: Any) -> Target:
-        """Return the target of a checked task id and a batch; an empty batch number means no batch.
+        """Return the target for a checked task id and an optional batch.
 
-        :param argument: the name of the batch's argument, for errors.
-        :param own: values for :attr:`own` and :attr:`name`.
+        :param argument: the name of the argument ``lotno``, for errors.
+        :param lotno: the batch number; None or an empty text for the whole history.
+        :param own: values of :attr:`own` and :attr:`name`.
         """
         from airflow_provider_webcollect.landing.log.commits import Source
 
@@ -105,100 +106,103 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def _run_began(context: Context) -> datetime.datetime | None:
-    """Return a time before which a run cannot have landed anything; None if that is not known."""
+    """Return a time before which the DAG run cannot have landed anything; None if it is not known."""
     if context["ti"].try_number <= 1:
         return datetime.datetime.now(datetime.UTC)
     run: Any = context.get("dag_run")
-    # clearing a run changes the time of its start
+    # not `start_date`, which changes when the run is cleared
     return getattr(run, "run_after", None) or getattr(run, "logical_date", None)
 
 
 class WebCollectToObjectStorageOperator(BaseOperator):
     """Moves a task's rows to a folder on object storage, exactly once (contract.md, endpoints 17, 18 and 19).
 
-    The folder gets ``part-….jsonl`` files, then a commit, with which they count as landed, and last
-    ``_manifest.json``, which lists them: readers use only the files in the manifest. Parts are recorded once
-    a second, and a retry continues after the last recorded part; a retry after the commit changes nothing.
-    The rows are never all in memory at once.
+    The task writes ``part-….jsonl`` files to the folder, then a commit, with which the files count as landed,
+    and finally ``_manifest.json``, which lists them. Readers use only the files in the manifest. Parts are
+    recorded once a second, and a retry continues after the last recorded part; a retry after the commit
+    changes nothing. The rows are never all in memory at once.
 
-    All runs of a DAG share one ``destination``: each run adds the new rows. A batch (``lotno``), or with
-    ``mode="full"`` the whole history, is landed in a folder that only this run uses.
+    All runs of a DAG share one ``destination``, and each run adds the new rows. However, a batch (``lotno``)
+    and, with ``mode="full"``, the whole history are landed in a folder that only this run uses.
 
     Returns a dict:
 
-    * ``collection_task_name``: None if it is not known.
-    * ``destination``, ``manifest``: the destination as it was given, and the landing's manifest.
+    * ``collection_task_name``: the task's name; None if it is not known.
+    * ``destination``, ``manifest``: the destination as it was given, and the landing's manifest (for a table,
+      the table).
     * ``commit``: the number of the landing's last commit. A consumer can store it to mark what it has read:
       ``read_landing(…).uris(since=…)`` returns the parts of later commits.
-    * ``rows``, ``bytes``, ``parts``: the numbers of the landing; for an incremental landing, the numbers of
-      this run, with ``total_rows`` for the landing.
+    * ``rows``, ``bytes``, ``parts``: the size of the landing; for an incremental landing, the size of what
+      this run has landed, with ``total_rows`` for the whole landing.
     * ``usual_rows``: the median number of rows of the last ten runs that have landed rows there; None if
       there are fewer than four such runs.
-    * ``quarantined_rows``: the number of this run's rows that wait for a person's decision; ``quarantined``
-      has the numbers of the commits that have quarantined them. ``waiting`` lists all quarantined rows of the
-      landing, by commit.
+    * ``quarantined_rows``: the number of this run's quarantined rows; ``quarantined`` has the numbers of the
+      commits that have quarantined them. ``waiting`` lists the quarantined rows of all runs, by commit, for
+      at most 100 commits.
     * ``filled``: by column, the share of the rows that have a value, 0 to 1.
     * ``checks``: the outcome of each check of this run's rows.
-    * ``missing_inputs``: ``{"count", "inputs"}``, with the number of inputs without a row and the first 1,000
-      of them; None if they are not known, or not checked.
-    * ``changes``, with ``whole_runs_key``: how many keys are ``new``, ``changed`` and ``gone``.
+    * ``missing_inputs``: ``{"count", "inputs"}``, the number of inputs without a row and the first 1,000 of
+      these inputs; None if they are not known, or not checked.
+    * ``changes``, with ``whole_runs_key``: the number of ``new``, ``changed`` and ``gone`` keys.
     * ``uris``, ``objects``: the parts that this run has landed, in any of its attempts, with and without
       scheme and bucket; None if there are more than 1,000. ``read_landing(…).uris(new_only=run_id)`` returns
-      all.
-    * ``duration``: seconds.
-    * ``sources``, if there are several: a list with the result of each. Numbers are then sums, ``uris`` and
-      ``objects`` have the parts of all sources, and the other keys of a single landing are left out.
+      all of them.
+    * ``duration``: the duration of the landing in seconds.
+    * ``sources``, if the argument ``sources`` is set: a list with the result of each source. Numbers are then
+      sums, ``uris`` and ``objects`` have the parts of all sources, and the other keys of a single landing are
+      left out.
 
     The ``extra`` of the events of outlet assets has the same contents, see
     :class:`~airflow_provider_webcollect.assets.LandingEvent`.
 
     Without ``outlets``, the outlet is the asset of the destination, if the destination is not a template and
     the task is not mapped. With ``sources``, an outlet that is the asset of a source's folder gets an event
-    about that source alone; other outlets get one about all sources.
+    about that source alone; other outlets get an event about all sources.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
         (templated)
-    :param lotno: the number of one of its batches; None for the whole history. (templated)
+    :param lotno: the number of one of the task's batches; None for the whole history. (templated)
     :param sources: several sources at once, instead of the two arguments above: ids or names of tasks, or
         dicts of ``collection_task_id`` and, as needed, ``lotno``, ``destination``, ``whole_runs_key`` and the
         options of :class:`~airflow_provider_webcollect.landing.options.LandOptions`, which replace the
-        arguments below; None unsets an option whose default it is. Each source has its own folder, by default
-        ``<destination>/<task>`` or ``<destination>/<task>/<batch>``, where ``<task>`` is the task's name, if
-        it has one, otherwise its id. If one fails, the others continue; a retry lands the sources that have
-        failed. (templated)
+        arguments below; None unsets an option whose default is None. Each source has its own folder, by
+        default ``<destination>/<task>`` or ``<destination>/<task>/<batch>``, where ``<task>`` is the task's
+        name or, if it has none, its id. If a source fails, the others continue; a retry lands the sources
+        that have failed. (templated)
     :param collection_task_names: names of tasks by id, for logs, errors, results, events and lineage; they
-        take precedence over the names in the file. Folders are not named after them. (templated)
+        take precedence over the names in the file, but not in the names of folders. (templated)
     :param destination: a folder that only this landing uses, such as ``s3://bucket/prices``, or an
-        ``ObjectStoragePath``; for an Iceberg table its name, ``catalog.namespace.table``. (templated)
+        ``ObjectStoragePath``; for an Iceberg table, its name, ``catalog.namespace.table``. (templated)
     :param object_storage_conn_id: the Airflow connection of the storage; None for its default credentials.
         (templated)
     :param table_format: ``delta`` makes the destination a Delta Lake table (the extra ``delta``), on a disk,
         S3, Azure or Google Cloud Storage; ``iceberg`` makes it an Apache Iceberg table (the extra
         ``iceberg``), whose location the catalog decides; None (default) makes it a folder with a manifest.
-        Readers of the table see a commit once the table has it, too. New columns are added to the table.
-        ``partition`` sets the partition columns of a Delta table, which cannot change later; it is refused
-        for Iceberg. (templated)
-    :param iceberg_conn_id: the Airflow connection of Iceberg's catalog, which also gives the storage's
-        credentials. The namespace must exist; the table is created if it does not. (templated)
+        Readers of the table see the rows once they are also committed to the table. New columns are added to
+        the table. ``partition`` sets the partition columns of a Delta table, which cannot change later; it is
+        refused for Iceberg. (templated)
+    :param iceberg_conn_id: the Airflow connection of Iceberg's catalog, which also has the storage's
+        credentials; ``iceberg_default`` by default. The namespace must exist; the table is created if it does
+        not exist. (templated)
     :param file_format: ``jsonl`` (default), ``csv`` or ``parquet``, which is the default and the only format
-        for tables; this and the next five arguments are explained at
+        for tables. For details of this and the next five arguments, see
         :func:`~airflow_provider_webcollect.landing.formats.make_format`. (templated)
     :param compression: ``none``, ``gzip``, ``zstd`` or, for Parquet, ``snappy``; None for the format's own
         default. (templated)
     :param columns: the columns, in order; None for all keys of the rows. (templated)
-    :param column_types: types by column, with which texts are parsed; columns without a type are strings.
+    :param column_types: types by column, for parsing the service's texts; columns without a type are strings.
         (templated)
     :param on_cast_error: what to do if a value does not fit its column's type: ``fail`` (default) or
         ``null``. (templated)
-    :param sanitize_formulas: for CSV: put ``'`` before values that a spreadsheet would read as a formula;
+    :param sanitize_formulas: for CSV, put ``'`` before values that a spreadsheet would read as a formula;
         False by default.
     :param mode: ``incremental`` adds new rows to one growing landing; ``full`` lands all rows in a folder of
-        this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` for others.
+        this run; None (default) means ``full`` for a source with ``lotno``, and ``incremental`` otherwise.
         (templated)
     :param on_reset: for ``incremental``, what to do if the source was emptied or has lost rows: ``fail``
-        (default); ``full`` to land all rows again, in place of the landed ones; ``append`` to keep the landed
+        (default); ``full`` to land all rows again, in place of the landed rows; ``append`` to keep the landed
         rows and add all rows of the source. (templated)
-    :param skip_if_nothing_new: for ``incremental``: skip the task if this run has landed no rows, even if an
+    :param skip_if_nothing_new: for ``incremental``, skip the task if this run has landed no rows, even if an
         earlier run has failed after its commit; False by default.
     :param if_exists: for ``full``, what to do if the folder has the commit of another run: ``fail``
         (default), ``overwrite`` (the old landing stays readable until the new one is complete) or ``skip``.
@@ -208,36 +212,37 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         See :func:`~airflow_provider_webcollect.landing.options.check_partition`. (templated)
     :param mark_exported: confirm the export to the service after the commit; False by default. The service
         marks the whole task as exported, even if only one batch was landed.
-    :param page_size: rows per request, 1 to 1000 (default); fewer are requested while pages fail because of
-        their size.
-    :param max_part_bytes: maximum size of a part in bytes, 128 MiB by default; the page that reaches it is
+    :param page_size: rows per request, 1 to 1000 (default); the task requests fewer while pages fail because
+        of their size.
+    :param max_part_bytes: size in bytes at which a part ends, 128 MiB by default; the page that reaches it is
         still written to the part.
-    :param max_concurrency: number of ``sources`` that are landed at once, 1 to 32, 8 by default; all share
-        one rate limit.
-    :param late_rows_delay: seconds, 15 by default, to wait for rows that the source may not show yet, for
-        example right after a task has finished; 0 does not wait. The wait takes place if the source shows no
-        rows, if an incremental landing finds nothing new (``sources`` share this wait, which counts from the
-        beginning of the task), and, with ``mark_exported``, before every mark. A ``full`` landing of the
-        whole history without a mark does not wait if the source shows older batches: set ``lotno`` to wait
-        for the rows of one batch.
+    :param max_concurrency: maximum number of ``sources`` that are landed at once, 1 to 32, 8 by default; all
+        share one rate limit.
+    :param late_rows_delay: seconds to wait for rows that the source may not show yet, for example right after
+        a task has finished; 15 by default, 0 for no wait. The landing waits if the source shows no rows, if
+        an incremental landing finds nothing new (``sources`` share this wait, which counts from the beginning
+        of the task), and, with ``mark_exported``, before every mark. A ``full`` landing of the whole history
+        without a mark does not wait if the source shows older batches: set ``lotno`` to wait for the rows of
+        one batch.
     :param checks: conditions that the rows of a run must meet before they are committed, such as ``{"rows":
         {"min": 100, "min_of_usual": 0.5}, "columns": {"price": {"filled": 0.95}}, "missing_columns":
         "fail"}``; see :func:`~airflow_provider_webcollect.landing.checks.make_checks`. (templated)
     :param on_failed_checks: ``fail`` (default) quarantines the rows of the run, and fails the task without
         retries; ``quarantine`` quarantines them, and the task succeeds; ``warn`` lands them, with a warning.
-        Quarantined rows wait for a person's decision; meanwhile nothing is marked as exported, and the next
-        run continues after them. If the landing would begin again with them (``mode="full"``,
-        ``on_reset="full"``), they replace nothing until somebody accepts them. (templated)
+        While rows are quarantined, nothing is marked as exported; the next run continues after them. If the
+        landing would begin again with them (``mode="full"``, ``on_reset="full"``), they replace nothing until
+        somebody accepts them. (templated)
     :param whole_runs_key: for ``incremental``, if each run collects everything: the column or columns of the
-        key that identifies a row. After the commit, the task counts how many keys are ``new``, ``changed`` or
-        ``gone`` since the previous whole run; the result and the events have the numbers as ``changes``. It
-        is None if rows of the run have failed their checks, if the run has found nothing new, or if counting
-        fails: then the log has a warning, and the landing succeeds. Needs the extra ``duckdb``. (templated)
+        key that identifies a row. After the commit, the task counts the keys that are ``new``, ``changed`` or
+        ``gone`` since the previous whole run; the result and the events have the numbers as ``changes``.
+        ``changes`` is None if rows of the run have failed their checks, if the run has found nothing new, or
+        if counting fails; in the last case, the log has a warning and the landing succeeds. Requires the
+        extra ``duckdb``. (templated)
     :param asset_partition: the partition key of the outlets' events, such as a day, for consumers with a
-        ``PartitionedAssetTimetable``: they run once all their assets have an event with the same key. At most
-        250 characters. It requires Airflow 3.3 or later and an outlet, and excludes ``skip_if_nothing_new``.
-        None (default) gives the events only the DAG run's key, if it has one. An event with a key does not
-        trigger DAGs with plain ``schedule=[asset]``. (templated)
+        ``PartitionedAssetTimetable``, which run once all their assets have an event with the same key. At
+        most 250 characters. It requires Airflow 3.3 or later and an outlet, and cannot be used with
+        ``skip_if_nothing_new``. None (default) leaves the events only the DAG run's key, if it has one. An
+        event with a key does not trigger DAGs with plain ``schedule=[asset]``. (templated)
     :param webcollect_conn_id: the Airflow connection of the service. (templated)
     :raises AirflowFailException: if a retry cannot help (docs/reference/errors.md).
     :raises AirflowSkipException: with ``skip_if_nothing_new``, if there is nothing new.
@@ -348,7 +353,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_at_parse(self, self._check)
         if not self.outlets and not is_expanded_instance(self) and is_literal(destination):
             self.outlets = [asset for asset in [landing_asset(destination)] if asset]
-        # even if other arguments are templates
+        # check these even if other arguments are templates
         check_at_parse(self, self._check_outlets, ())
         check_at_parse(self, self._check_asset_partition, ())
         check_at_parse(self, self._partition_key, ("asset_partition",))
@@ -364,14 +369,14 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             raise InvalidArgument("skip_if_nothing_new", True, INCREMENTAL_ALONE)
 
     def _check_outlets(self) -> None:
-        """Refuse an alias in Airflow 2, where the lists in its events would fail the task at its end."""
+        """Refuse an asset alias in Airflow 2, where the lists in its events would fail the finished task."""
         aliases = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
         if aliases and not AIRFLOW_V_3_0_PLUS:
             rule = "a landing's events have lists, which Airflow accepts from an alias from 3.0 on"
             raise InvalidArgument("outlets", aliases[0], rule)
 
     def _check_asset_partition(self) -> None:
-        """Refuse a partition key, whatever its value, if the task's events cannot have one."""
+        """Refuse any partition key if the task's events cannot have one."""
         if self.asset_partition is None:
             return
         if not AIRFLOW_V_3_3_PLUS:
@@ -385,7 +390,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         raise InvalidArgument("asset_partition", self.asset_partition, rule)
 
     def _partition_key(self) -> str | None:
-        """Return the partition key of the task's events; None for no key of their own."""
+        """Return the checked partition key of the task's events; None if the argument is not set."""
         self._check_asset_partition()
         if self.asset_partition is None:
             return None
@@ -396,10 +401,10 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return key
 
     def _targets(self) -> list[Target]:
-        """Return each source with the location of its rows; no two folders overlap.
+        """Return each source with the location of its rows; the locations do not overlap.
 
-        :raises InvalidArgument: if a source is wrong, if two sources share a folder, or if two sources name
-            the same task, one by name and one by id, without destinations of their own.
+        :raises InvalidArgument: if a source is invalid, if folders of two sources overlap, or if two sources
+            name the same task, one by name and one by id, without destinations of their own.
         """
         location = self._location("destination", self.destination)
         if self.sources is None:
@@ -425,7 +430,11 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return targets
 
     def _target(self, name: str, entry: object, of_all: Location) -> Target:
-        """Return an entry of ``sources`` with the location of its rows, by default a folder of its own."""
+        """Return the target of an entry of ``sources``; by default its location is a folder of its own.
+
+        :param name: the entry's name, such as ``sources[0]``, for errors.
+        :param of_all: the location of the operator's destination.
+        """
         if isinstance(entry, str | int):
             entry = {"collection_task_id": entry}
         if not isinstance(entry, Mapping):
@@ -466,13 +475,13 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             return options
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Land the rows and return the summary."""
+        """Land the rows and return a summary."""
         from airflow_provider_webcollect.landing.write.run import land_all
         from airflow_provider_webcollect.service.client import Client
         from airflow_provider_webcollect.transfers import reporting
 
         began = time.monotonic()
-        # whatever ends this task also stops its threads
+        # the threads stop whenever this task ends, whatever the reason
         with airflow_errors(), Stop() as stop:
             keep_iterators(self)
             self._check()
@@ -482,7 +491,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
             if self.table_format != "iceberg":
                 store_export_link(context, hook, self._location("destination", self.destination))
             client = Client(hook.client.context, stop=stop)
-            # in this thread, since only here does Airflow provide the connections
+            # in this thread, since Airflow provides connections only to it
             landings = self._landings(client, context, began)
             reports = [report for report, _ in landings]
             if any(report.options.whole_runs_key for report in reports):
@@ -504,7 +513,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
                     if report.options.whole_runs_key:
                         report.count_changes(job.folder)
             finally:
-                # a landing that has failed its checks is reported, too
+                # also report a landing whose rows have failed their checks
                 self._reported = [report for report in reports if report.landed or report.checks]
                 for report in self._reported:
                     report.report_lineage(hook)
@@ -527,16 +536,16 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         return facts
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:
-        """Return the tasks and folders of the completed landings for OpenLineage, even if others failed."""
+        """Return the inputs and outputs of the reported landings for OpenLineage."""
         from airflow_provider_webcollect.transfers.reporting import to_openlineage
 
         return to_openlineage(self._reported)
 
-    #: The facets are the same for a task that has failed, for example because of its checks.
+    #: The facets are the same if the task has failed, for example because of failed checks.
     get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _landings(self, client: Client, context: Context, began: float) -> list[tuple[LandingReport, Job]]:
-        """Return the landings, none of which has begun, each with its report."""
+        """Return the report and the job of each landing; no landing has begun yet."""
         from airflow_provider_webcollect.landing.log.commits import Run
         from airflow_provider_webcollect.landing.write.job import job_of
         from airflow_provider_webcollect.transfers.reporting import LandingReport

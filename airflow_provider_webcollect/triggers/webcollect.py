@@ -1,4 +1,4 @@
-"""Triggers that wait without a worker, on one shared poll, and a trigger that reports each run that ends."""
+"""Triggers that wait in the triggerer, and a trigger that reports each run that ends; they share one poll."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ class WaitTrigger(BaseTrigger):
 
     The event's payload is an :class:`~airflow_provider_webcollect.waiting.conditions.Ended` as plain JSON.
 
-    :param condition: what to wait for, as plain JSON.
+    :param condition: the condition to wait for, as plain JSON.
     :param poke_interval: seconds between two status queries.
-    :param began: Unix time at which the wait began; it stays the same after a restart of the triggerer.
-    :param timeout: seconds after ``began`` after which the event says that the wait has timed out; None for
+    :param began: Unix time at which the wait began; None (default) for now. It stays the same after a restart
+        of the triggerer.
+    :param timeout: seconds after ``began`` at which the wait times out, with an event that says so; None for
         no limit. Airflow's own timeout of a deferred task has no effect in ``dag.test()``.
     :param webcollect_conn_id: the Airflow connection of the service.
     """
@@ -73,7 +74,7 @@ class WaitTrigger(BaseTrigger):
         self.webcollect_conn_id = webcollect_conn_id
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class's path and the arguments; they hold no secret."""
+        """Return the class's path and the arguments, which contain no secret."""
         return f"{type(self).__module__}.{type(self).__name__}", {
             "condition": self.condition,
             "poke_interval": self.poke_interval,
@@ -91,7 +92,8 @@ class WaitTrigger(BaseTrigger):
 
     async def _end(self) -> Ended:
         """Wait on the connection's shared poll, and return how the wait ended."""
-        # the class's logger: a logger per instance would make each of ten thousand waits a quarter larger
+        # the class's logger: one per instance would increase the memory of each of ten thousand waits by a
+        # quarter
         now = time.time()
         wait = Wait(msgspec.convert(self.condition, self._kind), self.began, self.logger(), since=now)
         left = None if self.timeout is None else self.began + self.timeout - now
@@ -105,7 +107,7 @@ class WaitTrigger(BaseTrigger):
             ):
                 ended = await feed.polls[query].until(keys, self.poke_interval, wait.judge)
                 if not limit.expired():
-                    limit.reschedule(None)  # closing the feed may take longer than what is left
+                    limit.reschedule(None)  # closing the feed may take longer than the remaining time
                 return ended
         except WebCollectError as error:
             return Ended(outcome=Outcome.ERROR, reason=str(error), permanent=error.permanent)
@@ -149,20 +151,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: A task's id, its status, and the number of seconds for which the status has been unchanged.
+#: A task's id, its status (None if it is missing), and the seconds for which the status has been unchanged.
 _Seen: TypeAlias = "tuple[str, TaskStatus | None, float]"
 
-#: Seconds for a last query, if the timeout has passed before the first one: while the triggerer was down.
+#: Seconds for one last query if the timeout passed before the first query, while the triggerer was down.
 LAST_LOOK = 5.0
-#: After a refusal, which usually needs a person, the next query follows in this many poke intervals.
+#: Number of poke intervals until the next query after a refusal, which usually only a person can resolve.
 PATIENCE = 10
 
 
 class WebCollectTaskFinishedTrigger(BaseEventTrigger):
-    """Lets DAGs run when a run of a task ends, whoever started the run (contract.md, endpoint 13).
+    """Triggers DAGs when a run of a task ends, whoever started the run (contract.md, endpoint 13).
 
-    For an ``AssetWatcher`` (Airflow 3): it watches forever, and yields an event when a run has ended. All
-    watchers and waits on a connection share one poll. The payload is an
+    For an ``AssetWatcher`` (Airflow 3): the trigger watches forever, and yields an event when a run has
+    ended. All watchers and waits on a connection share one poll. The payload is an
     :class:`~airflow_provider_webcollect.waiting.runs.EndedRun` as JSON: ``collection_task_id``, ``run`` and
     ``first_run`` (``executedTimes``), ``status``, ``rows``, ``started_at``, ``finished_at``. Runs that ended
     between two queries share an event, which covers the runs ``first_run`` to ``run``; its ``status`` is None
@@ -170,18 +172,20 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
     From Airflow 3.3 on, each task's last run is stored in the asset's state store after Airflow has stored
     the run's event. So a restart of the triggerer loses no run. If the triggerer is killed in the one or two
-    seconds in between, the run is reported again, with the same payload. This requires that all watchers of a
-    trigger belong to one asset. Before 3.3, and with several assets, nothing is stored: after a restart the
-    watch begins with the first status it sees, and runs that ended meanwhile are not reported.
+    seconds between the two, the run is reported again, with the same payload. This requires that all watchers
+    with the same trigger belong to one asset. Before Airflow 3.3, and with several assets, nothing is stored:
+    after a restart, the watch begins with the first status that it sees, and runs that ended in the meantime
+    are not reported.
 
-    A run that had ended before the first query is not reported. A state that may still belong to the previous
-    run does not count as an end, as in a wait (``docs/reference/waiting.md``). No error ends the watch. If
+    A run that had ended before the first query is not reported. As in a wait, a state that may still belong
+    to the previous run does not count as an end (``docs/reference/waiting.md``). No error ends the watch. If
     the service does not respond, it is queried again with increasing pauses. A refusal (credential, plan,
-    id) is logged as an error; the next query follows in ten poke intervals, with the connection read again.
+    id) is logged as an error; after ten poke intervals, the trigger reads the connection again and makes the
+    next query.
 
     :param collection_task_id: the service's task: its id, or its name in the file of collection tasks.
     :param collection_task_ids: several tasks instead of one, by id or name.
-    :param states: final states to report: ``Finished`` or ``Stopped`` or both.
+    :param states: final states to report: ``Finished`` (default), ``Stopped`` or both.
     :param poke_interval: seconds between two status queries of a task.
     :param webcollect_conn_id: the Airflow connection of the service.
     :raises InvalidArgument: (a ``ValueError``) if an argument is invalid.
@@ -206,7 +210,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
         self._last_runs: dict[str, LastRun | None] = {}
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class's path and the normalized arguments; they hold no secret."""
+        """Return the class's path and the normalized arguments, which contain no secret."""
         return f"{__name__}.{type(self).__name__}", {
             "collection_task_ids": self.collection_task_ids,
             "states": self.states,
@@ -226,7 +230,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             await watch.aclose()
 
     def shared_stream_key(self) -> Hashable:
-        """Return a unique key: the shared stream serves only to learn when events are stored."""
+        """Return a key of this trigger's own: the stream serves only to learn when events are stored."""
         return msgspec.json.encode(self.serialize())
 
     @classmethod
@@ -237,7 +241,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
     async def filter_shared_stream(
         self, shared_stream: AsyncIterator[_Statuses]
     ) -> AsyncIterator[TriggerEvent]:
-        """Yield an event for each run that has ended according to the statuses."""
+        """Yield an event for each run whose end the statuses show."""
         async for statuses in shared_stream:
             changed: dict[str, LastRun] = {}
             for task_id, status, unchanged_for in statuses.seen:
@@ -283,7 +287,8 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
             try:
                 await store.aset(self._key(task_id), storable(msgspec.to_builtins(last_run)))
             except Exception as error:
-                # the events are already stored; ending the trigger here would prevent storing the other runs
+                # the events are already stored; an error here would end the trigger before the other runs are
+                # stored
                 log.warning(
                     "%s: a restart of the triggerer may report its last run again. %s", task_id, error
                 )
@@ -293,7 +298,7 @@ class WebCollectTaskFinishedTrigger(BaseEventTrigger):
 
 
 class _Statuses:
-    """Statuses from some responses, and a callback that runs when Airflow has stored their events."""
+    """Statuses, and a callback to run when Airflow has stored the events of these statuses."""
 
     def __init__(self, seen: list[_Seen]) -> None:
         self.seen = seen
@@ -301,9 +306,10 @@ class _Statuses:
 
 
 class _Shown(msgspec.Struct):
-    """A task's status, and since when the service has shown it.
+    """The last run that a task's status shows.
 
-    :ivar is_complete: it was passed on until more time could no longer change its meaning.
+    :ivar since: Unix time since which the service has shown it.
+    :ivar is_complete: whether it was passed on after so long that more time cannot change its meaning.
     """
 
     run: LastRun
@@ -312,7 +318,10 @@ class _Shown(msgspec.Struct):
 
 
 class _Watch(SharedStreamProducer):
-    """Watches tasks on the connection's shared poll; passes on statuses that changed or may now mean more."""
+    """Watches tasks on the connection's shared poll, and passes on statuses that may show the end of a run.
+
+    A status may do so when it changes, and when it stays unchanged for long enough to be trusted.
+    """
 
     def __init__(self, task_ids: Sequence[str], poke_interval: float, conn_id: str) -> None:
         self._task_ids = task_ids
@@ -349,7 +358,7 @@ class _Watch(SharedStreamProducer):
                 async with shared_feed(self._conn_id, self._poke_interval) as feed:
                     await feed.polls[TASK_STATUSES].until((task_id,), self._poke_interval, see)
             except Exception as error:
-                # do not end the trigger: Airflow would restart it immediately, again and again
+                # an error must not end the trigger: Airflow would restart it immediately, again and again
                 pause = self._poke_interval * PATIENCE
                 log.error("%s cannot be watched; the next poll follows in %.0f s. %s", task_id, pause, error)
                 await asyncio.sleep(pause)
@@ -370,5 +379,5 @@ class _Watch(SharedStreamProducer):
 
 
 def _means_several_assets(error: Exception) -> bool:
-    # unreadable stored values raise a subclass instead
+    # Airflow raises a plain ValueError for several assets, but a subclass for unreadable stored values
     return type(error) is ValueError
