@@ -76,7 +76,7 @@ def check_at_parse(
     :raises InvalidArgument: if an argument breaks a rule; Airflow shows the error as an import error.
     """
     names = operator.template_fields if names is None else tuple(names)
-    keep_iterators(operator, names)
+    replace_iterators(operator, names)
     values = [getattr(operator, name, None) for name in names]
     # Airflow calls functions when the task runs
     if not is_expanded_instance(operator) and all(
@@ -102,7 +102,7 @@ def refuse_beside(argument: str, operator: BaseOperator, names: Iterable[str]) -
             raise InvalidArgument(name, value, f"it cannot be given with `{argument}`")
 
 
-def keep_iterators(operator: BaseOperator, names: Iterable[str] = ()) -> None:
+def replace_iterators(operator: BaseOperator, names: Iterable[str] = ()) -> None:
     """Replace iterators among an operator's arguments with lists, since they are read more than once.
 
     Templates that render native objects can also return iterators: ``{{ params.words | map('upper') }}``.
@@ -116,7 +116,7 @@ def keep_iterators(operator: BaseOperator, names: Iterable[str] = ()) -> None:
             setattr(operator, name, as_lists(value))
 
 
-def refuse_lost(operator: BaseOperator, names: Iterable[str]) -> None:
+def refuse_none_at_runtime(operator: BaseOperator, names: Iterable[str]) -> None:
     """Refuse arguments that the DAG has set, but that are None when the task runs, such as a missing result.
 
     :param names: names of the arguments that the DAG has set.
@@ -281,7 +281,7 @@ class WebCollectOperator(BaseOperator):
     def execute(self, context: Context) -> Any:
         """Perform the operation; an error that a retry cannot fix fails the task without retries."""
         with self.errors():
-            keep_iterators(self)
+            replace_iterators(self)
             return storable(self.perform(self.open_hook(context)))
 
     def open_hook(self, context: Context) -> WebCollectHook:
@@ -356,7 +356,7 @@ class WebCollectTaskOperator(WebCollectOperator):
         name = named_tasks([task_id], self.collection_task_names).get(task_id)
         return {"collection_task_id": task_id, "collection_task_name": name}
 
-    def _called(self, task_id: str) -> str:
+    def _display_name(self, task_id: str) -> str:
         """Return how messages name a collection task."""
         return described(task_id, self.collection_task_names)
 

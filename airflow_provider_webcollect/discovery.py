@@ -55,7 +55,7 @@ _COMMENTS = re.compile(r"(?:^(?:#[^\r\n]*|[ \t]*)\r?\n)+\Z", re.MULTILINE)
 _END_OF_LINE = re.compile(r"\r?$", re.MULTILINE)
 
 
-def in_words(differences: Differences) -> list[str]:
+def as_lines(differences: Differences) -> list[str]:
     """Return a line for each difference, and a last line with the counts."""
     lines = []
     for kind, tasks in differences.items():

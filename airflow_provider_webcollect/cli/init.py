@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 TASKS, DAG = "collection_tasks.yaml", "collect.py"
-_DAG_OF_THE_NAME = re.compile(r"""\b(?i:dag)\(\s*(dag_id\s*=\s*)?["']collect["']""")
+_COLLECT_DAG = re.compile(r"""\b(?i:dag)\(\s*(dag_id\s*=\s*)?["']collect["']""")
 _TEXT = """\
 import pendulum
 from airflow.providers.common.compat.sdk import DAG
@@ -112,7 +112,7 @@ def _refuse_existing(place: Path) -> None:
     for path in sorted(place.glob("*.py")):
         # not every match is a file that can be read: an editor's lock is a dangling link
         with contextlib.suppress(OSError):
-            if _DAG_OF_THE_NAME.search(path.read_text("utf-8", errors="replace")):
+            if _COLLECT_DAG.search(path.read_text("utf-8", errors="replace")):
                 taken.append(f"a DAG `collect` in {path.name}")
     if taken:
         raise InvalidArgument("folder", str(place), f"{taken[0]} is there already, so nothing was written")

@@ -186,7 +186,7 @@ def land(
             folder,
             run,
             chosen,
-            called=_called(source),
+            called=_source_name(source),
             run_began=began,
             observer=Shown(),
         )
@@ -208,7 +208,7 @@ def land(
     show([row], output)
 
 
-def _called(source: Source) -> str:
+def _source_name(source: Source) -> str:
     """Return a source as messages name it, with the task's name if the file of collection tasks has one."""
     (task,) = called([source.collection_task_id])
     return str(msgspec.structs.replace(source, collection_task_id=task))
@@ -288,7 +288,7 @@ def verify(location: Location, output: str) -> None:
         "parts": manifest.part_count,
         "bytes": manifest.bytes,
         "commit": manifest.commit,
-        "source": _called(manifest.source),
+        "source": _source_name(manifest.source),
         "run": f"{run.dag_id}.{run.task_id} {run.run_id}",
         "finished_at": manifest.finished_at,
         "exported_at": manifest.exported_at,

@@ -132,7 +132,7 @@ def _run(arguments: list[str]) -> int:
     except Exception as error:
         if context is None or (exit_code := _exit_code(error)) is None:
             raise
-        tell(f"Error: {_with_names(_said(error, context, _called(arguments)), context)}")
+        tell(f"Error: {_with_names(_message(error, context, _invoked_command(arguments)), context)}")
         if HINT in context.meta and isinstance(error, WebCollectError) and "the connection" in str(error):
             tell(context.meta[HINT])
         return exit_code
@@ -141,7 +141,7 @@ def _run(arguments: list[str]) -> int:
     return code if isinstance(code, int) else 0
 
 
-def _called(words: Sequence[str]) -> click.Command:
+def _invoked_command(words: Sequence[str]) -> click.Command:
     """Return the command that a command line calls.
 
     The words are enough: groups have no options with values, which could be taken for names of commands.
@@ -153,7 +153,7 @@ def _called(words: Sequence[str]) -> click.Command:
     return command
 
 
-def _said(error: Exception, context: click.Context, command: click.Command) -> str:
+def _message(error: Exception, context: click.Context, command: click.Command) -> str:
     """Return an error's message, with arguments named as they are typed on the command line."""
     if not isinstance(error, InvalidArgument):
         has_raw = any(parameter.name == "raw" for parameter in command.params)

@@ -232,7 +232,7 @@ def discover(collection_tasks: str | None, dry_run: bool, **where: Any) -> None:
             write(discovery.as_yaml(tasks).encode())
             tell(counted(len(tasks), "task"))
             return
-    tell("\n".join(discovery.in_words(differences)))
+    tell("\n".join(discovery.as_lines(differences)))
 
 
 log = logging.getLogger(__name__)

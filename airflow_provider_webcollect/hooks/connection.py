@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 #: The rule for a value, by the type of its field, for errors.
 _RULES = {str: "a string", float: "a number", int: "an integer", bool: "true or false"}
 #: Stands for a token or a task id in tests of a connection; the service knows neither.
-NO_TOKEN = "connection-test"
+_UNKNOWN_TO_SERVICE = "connection-test"
 UNTRIED = (
     "The refresh token itself was not tried, since that would use it up: the first task that needs an access "
     "token shows whether it works."
@@ -111,7 +111,7 @@ def _without_prefix(extra: Any) -> dict[str, Any]:
     if extra is None:
         return {}
     if not isinstance(extra, dict):
-        raise InvalidArgument("extra", extra, "it must be a JSON object", as_text=_in_words(extra))
+        raise InvalidArgument("extra", extra, "it must be a JSON object", as_text=_describe_hidden(extra))
     # values that are pasted into a form often end with a space or a newline
     return {
         name.removeprefix(PREFIX): value.strip() if isinstance(value, str) else value
@@ -153,7 +153,7 @@ def _value(field: Field, value: Any) -> Any:
             converted.encode()  # a lone surrogate cannot be sent
     except (msgspec.ValidationError, UnicodeEncodeError):
         may_be_secret = isinstance(value, str | list | dict) or (field.kind is str and not field.choices)
-        summary = _in_words(value) if may_be_secret else None
+        summary = _describe_hidden(value) if may_be_secret else None
         raise InvalidArgument(f"extra {field.name}", value, rule, as_text=summary) from None
     if field.web_page and not _is_web_page(converted):
         raise InvalidArgument(f"extra {field.name}", converted, "it must be an http(s) URL")
@@ -162,11 +162,11 @@ def _value(field: Field, value: Any) -> Any:
             "it must have no space, line end or other character that is invalid in a header: copy it again "
             "(in a URI, write + as %2B)"
         )
-        raise InvalidArgument(f"extra {field.name}", value, rule, as_text=_in_words(value))
+        raise InvalidArgument(f"extra {field.name}", value, rule, as_text=_describe_hidden(value))
     return converted
 
 
-def _in_words(value: Any) -> str:
+def _describe_hidden(value: Any) -> str:
     """Describe a value without showing it, since users can enter a secret into the wrong field."""
     match value:
         case str():
@@ -228,7 +228,7 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     token works only once: if the test used it, the workers would be locked out, so the test never sends it.
     """
     try:
-        passed, message = True, _prove(connection)
+        passed, message = True, _try_credentials(connection)
     except PermissionDenied as error:
         plan = f"the plan does not include the test's call ({error.message})."
         passed, message = True, f"The credential works; {plan}"
@@ -242,7 +242,7 @@ def check_connection(connection: WebCollectConnection) -> tuple[bool, str]:
     return passed, message
 
 
-def _prove(connection: WebCollectConnection) -> str:
+def _try_credentials(connection: WebCollectConnection) -> str:
     from airflow.providers.common.compat.sdk import mask_secret
 
     own = connection.credentials
@@ -259,7 +259,7 @@ def _prove(connection: WebCollectConnection) -> str:
         if credentials.key_only:
             with contextlib.suppress(NotFound):
                 # only five endpoints accept a key, and this is the only one of them that changes nothing
-                client.send(endpoints.read_batch_data(NO_TOKEN, "0", size=1))
+                client.send(endpoints.read_batch_data(_UNKNOWN_TO_SERVICE, "0", size=1))
             rest = "Operations that need an access token will not work with it."
             return f"Connected; the API key is accepted. {UNTRIED if has_refresh_token else rest}"
         try:
@@ -282,4 +282,4 @@ def _without_refresh_token(connection: WebCollectConnection) -> Credentials:
     stored = make_token_store(connection.conn_id).load()
     lineage = connection.credentials.lineage_at(connection.settings.base_url)
     token = stored.access_token if stored is not None and stored.descends_from(lineage) else None
-    return dataclasses.replace(credentials, access_token=token or NO_TOKEN)
+    return dataclasses.replace(credentials, access_token=token or _UNKNOWN_TO_SERVICE)

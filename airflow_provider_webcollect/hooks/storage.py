@@ -50,7 +50,7 @@ _blocks: set[object] = set()
 
 
 @contextlib.contextmanager
-def _as_server() -> Iterator[None]:
+def _with_database_connections() -> Iterator[None]:
     """Let Airflow find the connections in its database while the block runs.
 
     All threads of a process share the environment, so the variable stays until the last block that needs it
@@ -75,7 +75,7 @@ def _as_server() -> Iterator[None]:
 _UNKNOWN_TO_AIRFLOW = {"adl", "az", "s3n"}
 
 
-def supported(argument: str, location: Location) -> Location:
+def require_supported(argument: str, location: Location) -> Location:
     """Return the location if Airflow supports its scheme; no connection is opened.
 
     :param argument: name of the argument that has the location, for errors.
@@ -193,12 +193,12 @@ class AirflowConnections:
 
         address = None
         try:
-            with _as_server():
+            with _with_database_connections():
                 connection = IcebergHook.get_connection(conn_id)
                 address = connection.host or connection.extra_dejson.get("uri")
                 return IcebergHook(conn_id).catalog
         except Exception as error:  # Airflow and catalogs raise many kinds
-            if not _is_lasting(error):
+            if not _is_connection_error(error):
                 from airflow_provider_webcollect.landing.tables.table import catalog_error
 
                 raise catalog_error(conn_id, address, error) from None
@@ -218,15 +218,17 @@ class ServerConnections(AirflowConnections):
         :raises InvalidArgument: if Airflow has no such connection, or cannot use it.
         :raises StorageError: if Airflow or the storage fails temporarily.
         """
-        supported("landing", location)
+        require_supported("landing", location)
         try:
-            with _as_server():
+            with _with_database_connections():
                 return super().filesystem(location)
         except Exception as error:  # Airflow and the storage's own package raise many kinds
             # the text of a database error has many lines
             reason = str(error).partition("\n")[0]
             if not (
-                _is_lasting(error) or isinstance(error, StorageError) or type(error).__name__ == _NOT_FOUND
+                _is_connection_error(error)
+                or isinstance(error, StorageError)
+                or type(error).__name__ == _NOT_FOUND
             ):
                 problem = f"{location.text} cannot be reached with {location.conn_id!r} now: {reason}"
                 raise StorageError(problem) from error
@@ -243,7 +245,7 @@ def connections_of(location: Location) -> Connections:
     return MachineConnections() if location.conn_id is None and not is_table else ServerConnections()
 
 
-def _is_lasting(error: Exception) -> bool:
+def _is_connection_error(error: Exception) -> bool:
     """Return whether an error means that the connection is wrong; other errors are temporary failures."""
     kinds = {kind.__name__ for kind in type(error).__mro__}
     return bool(kinds & _OF_CONNECTIONS) and not kinds & _OF_RESPONSES
@@ -282,7 +284,7 @@ def read_landing(
             rule = "it must be None, since `landing` has its own filesystem or catalog"
             raise InvalidArgument("object_storage_conn_id", object_storage_conn_id, rule)
         if hasattr(landing, "serialize") and (conn_id := landing.serialize()["conn_id"]):
-            with _as_server():
+            with _with_database_connections():
                 AirflowConnections().require(conn_id, str(landing))
     elif isinstance(landing, str | os.PathLike):
         location = Location.parse_landed(

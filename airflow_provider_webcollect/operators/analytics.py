@@ -14,8 +14,8 @@ import pendulum
 from airflow.providers.common.compat.sdk import AirflowFailException, conf
 
 from airflow_provider_webcollect.collection_tasks import OPTION, SECTION, described, task_ids_of
-from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse, refuse_lost
-from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.common import WebCollectOperator, check_at_parse, refuse_none_at_runtime
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, require_supported
 from airflow_provider_webcollect.landing.location import Location, folder_at
 from airflow_provider_webcollect.service import arguments, endpoints
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -93,7 +93,7 @@ class _AnalyticsOperator(WebCollectOperator):
     def _check_query(self, granularity: str = TimeGranularity.DAY) -> None:
         """Check the query, except that its days are recent: a DAG must stay valid when its dates get old."""
         # without a filter that the DAG sets, the query would be about all tasks of the account
-        refuse_lost(self, self._filters)
+        refuse_none_at_runtime(self, self._filters)
         first, last = arguments.date("start", self.start), arguments.date("end", self.end)
         if last < first:
             raise InvalidArgument("start", self.start, f"it must not be after `end`, {last}")
@@ -200,7 +200,7 @@ class WebCollectQueryAnalyticsOperator(_AnalyticsOperator):
 
     def _location(self) -> Location:
         location = Location.parse("destination", self.destination, conn_id=self.object_storage_conn_id)
-        return supported("destination", location)
+        return require_supported("destination", location)
 
     def _format(self) -> FileFormat:
         from airflow_provider_webcollect.landing.formats import make_format
@@ -463,10 +463,10 @@ class WebCollectDiscoverOperator(WebCollectOperator):
         return str(path)
 
     def perform(self, hook: WebCollectHook) -> dict[str, list[dict[str, str]]]:
-        from airflow_provider_webcollect.discovery import in_words, update
+        from airflow_provider_webcollect.discovery import as_lines, update
 
         differences = update(self._path(), hook.client, write=self.merge)
-        for line in in_words(differences):
+        for line in as_lines(differences):
             self.log.info("%s", line)
         return differences
 

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 from airflow_provider_webcollect.assets import storable
 from airflow_provider_webcollect.collection_tasks import described, named_tasks
 from airflow_provider_webcollect.common import airflow_errors, check_at_parse, errors_about
-from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, require_supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.service import arguments
 from airflow_provider_webcollect.service.errors import InvalidArgument
@@ -52,7 +52,7 @@ class _LandingOperator(BaseOperator):
 
     def _location(self) -> Location:
         location = Location.parse_landed("destination", self.destination, conn_id=self.object_storage_conn_id)
-        return supported("destination", location)
+        return require_supported("destination", location)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[tuple[Folder, str]]:

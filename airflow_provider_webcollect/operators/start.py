@@ -21,7 +21,7 @@ from airflow_provider_webcollect.common import (
     as_lists,
     check_at_parse,
     for_each,
-    keep_iterators,
+    replace_iterators,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.service import arguments
@@ -33,7 +33,7 @@ from airflow_provider_webcollect.service.errors import (
     unknown_outcome,
 )
 from airflow_provider_webcollect.service.models import SubTask, TaskState, active_subtask_ids
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 from airflow_provider_webcollect.waiting.conditions import Ended, Outcome, TaskStates, Wait
 from airflow_provider_webcollect.waiting.runs import STATUS_DELAY, Baseline
 from airflow_provider_webcollect.waits import (
@@ -197,10 +197,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def execute(self, context: Context) -> dict[str, Any] | list[dict[str, Any]]:
         """Start the idle sub-tasks, or join the runs of an earlier attempt; then wait if requested."""
         with self.errors():
-            keep_iterators(self)
+            replace_iterators(self)
             hook = self.open_hook(context)
             memories = {task_id: _Memory(context, self, task_id) for task_id in self._ids()}
-            self._look(hook, memories.values())
+            self._resolve_unclear_starts(hook, memories.values())
             known = dict.fromkeys(
                 task_id for task_id, memory in memories.items() if memory.step is not Step.JOIN
             )
@@ -247,9 +247,10 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
     def what_to_check(self) -> str:
         if self.collection_task_id is None:
             return "The status of each task shows whether its sub-tasks run."
-        return f"The status of task {self._called(self.collection_task_id)} shows whether its sub-tasks run."
+        name = self._display_name(self.collection_task_id)
+        return f"The status of task {name} shows whether its sub-tasks run."
 
-    def _look(self, hook: WebCollectHook, memories: Collection[_Memory]) -> None:
+    def _resolve_unclear_starts(self, hook: WebCollectHook, memories: Collection[_Memory]) -> None:
         """Find out whether the starts that may have been sent took effect.
 
         If the earlier attempt ended only a moment ago, the service may not show the run yet. So the service
@@ -257,25 +258,25 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
 
         Afterwards, the ``step`` of each memory is the next step, or the error that left the step unknown.
         """
-        notice, until = Notice(self.log), self._clock.now() + STATUS_DELAY
-        while unclear := {memory.task_id: memory for memory in memories if memory.step is Step.LOOK}:
+        wait_log, until = ThrottledLog(self.log), self._clock.now() + STATUS_DELAY
+        while unclear := {memory.task_id: memory for memory in memories if memory.step is Step.QUERY}:
             rest = until - self._clock.now()
             statuses = query(self.webcollect_conn_id, TaskStates(task_ids=tuple(unclear)))
             for task_id, memory in unclear.items():
                 assert memory.start
                 try:
-                    has_begun = self._shows_begin(hook, task_id, memory.start, statuses[task_id])
+                    has_begun = self._has_taken_effect(hook, task_id, memory.start, statuses[task_id])
                 except WebCollectError as error:
                     memory.step = error
                 else:
                     if has_begun or rest <= 0:
                         memory.step = next_step(memory.start, has_begun=has_begun)
-            if left := sum(memory.step is Step.LOOK for memory in unclear.values()):
+            if left := sum(memory.step is Step.QUERY for memory in unclear.values()):
                 message = "An earlier attempt may have started %d runs; checking for %.0f s more."
-                notice.give(rest, message, left, rest)
+                wait_log.log(rest, message, left, rest)
                 self._clock.sleep(min(CHECK_INTERVAL, rest))
 
-    def _shows_begin(self, hook: WebCollectHook, task_id: str, start: _Start, status: Any) -> bool:
+    def _has_taken_effect(self, hook: WebCollectHook, task_id: str, start: _Start, status: Any) -> bool:
         before = start.after
         # if a run was active before this start, a newer status may only show the end of that run
         if readable(status) and before and not before.running and before.is_before(status):
@@ -300,7 +301,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         if start is None or step is not Step.JOIN:
             return None
         self.log.info(
-            "An earlier attempt has already started the run of task %s.", self._called(memory.task_id)
+            "An earlier attempt has already started the run of task %s.", self._display_name(memory.task_id)
         )
         return start if start.sent else memory.confirm(start, self._clock.now())
 
@@ -332,7 +333,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
             self.log.warning(
                 "The connection has only an API key, so the status of task %s was not queried: "
                 "active sub-tasks are started too, and nothing distinguishes their run from others.",
-                self._called(task_id),
+                self._display_name(task_id),
             )
             return None, []
         before = self._before(task_id, known)
@@ -354,7 +355,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         chosen = all_ids if self.sub_task_ids == ALL else list(dict.fromkeys(self.sub_task_ids))
         if not chosen:
             raise InvalidArgument(
-                "sub_task_ids", ALL, f"task {self._called(task_id)} has no sub-tasks to start"
+                "sub_task_ids", ALL, f"task {self._display_name(task_id)} has no sub-tasks to start"
             )
         active = [subtask_id for subtask_id in chosen if subtask_id.lower() in active_subtask_ids(subtasks)]
         idle = [subtask_id for subtask_id in chosen if subtask_id not in active]
@@ -382,7 +383,7 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
         self.log.info(
             "Started %s of task %s; %d already active.",
             counted(len(idle), "sub-task"),
-            self._called(task_id),
+            self._display_name(task_id),
             len(active),
         )
         return start
@@ -411,9 +412,9 @@ class WebCollectStartSubTasksOperator(WebCollectTaskOperator):
                 kwargs={"result": start.result},
                 timeout=self.execution_timeout,
             )
-        wait, notice = Wait(condition, start.began, self.log), Notice(self.log)
+        wait, wait_log = Wait(condition, start.began, self.log), ThrottledLog(self.log)
         while (ended := poke_service(conn_id, wait, interval, self.log)) is None:
-            notice.give(interval, "The next status query follows in %.0f s.", interval)
+            wait_log.log(interval, "The next status query follows in %.0f s.", interval)
             time.sleep(interval)
         return ended
 
@@ -443,7 +444,7 @@ class Step(Enum):
     """The next step of an attempt, given the start that an earlier attempt has stored."""
 
     JOIN = "take its run"
-    LOOK = "look whether its run has begun"
+    QUERY = "look whether its run has begun"
     START = "send a new start"
     REFUSE = "fail, since nobody can know"
 
@@ -457,7 +458,7 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
     received  known, or not needed               JOIN
     received  unknown, but needed                REFUSE
     not known unknown                            REFUSE
-    not known known                not queried   LOOK
+    not known known                not queried   QUERY
     not known known                has begun     JOIN
     not known no run was active    has not begun START
     not known a run was active     was not seen  REFUSE
@@ -473,7 +474,7 @@ def next_step(start: _Start, *, needs_status: bool = False, has_begun: bool | No
     if start.sent or has_begun:
         return Step.JOIN
     if has_begun is None:
-        return Step.LOOK
+        return Step.QUERY
     return Step.REFUSE if start.after.running else Step.START
 
 

@@ -30,7 +30,7 @@ from airflow_provider_webcollect.common import (
     for_each,
     refuse_beside,
 )
-from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, require_supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.operators.analytics import (
     WebCollectDiscoverOperator,
@@ -281,7 +281,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
     def _send(self, hook: WebCollectHook, task_id: str, call: Call[Any]) -> dict[str, Any]:
         hook.client.send(call)
         sent = call.body or {}
-        called = self._called(task_id)
+        called = self._display_name(task_id)
         actions, loop_items = [], []
         for step in sent.get("actions", ()):
             names = [pair["name"] for pair in step["properties"]]
@@ -303,7 +303,7 @@ class WebCollectUpdateTaskParametersOperator(WebCollectTaskOperator):
         steps = [step["actionId"] for step in sent.get("loopItems", ()) if step["isAppend"]]
         return (
             f"The values may already have been appended to step {', '.join(steps)} of task "
-            f"{self._called(self.collection_task_id)}."
+            f"{self._display_name(self.collection_task_id)}."
         )
 
 
@@ -556,7 +556,7 @@ class WebCollectReplaceUrlsOperator(WebCollectTaskOperator):
             # the path of a file to read may be relative to the working directory
             path = str(Path(path.strip()).absolute())
         location = Location.parse("urls_path", path, conn_id=self.object_storage_conn_id)
-        return supported("urls_path", location)
+        return require_supported("urls_path", location)
 
     def perform(self, hook: WebCollectHook) -> dict[str, Any]:
         self._check()

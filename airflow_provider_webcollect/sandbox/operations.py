@@ -267,7 +267,7 @@ def time_text(seconds: float) -> str:
 def _with_status(state: State, task_ids: list[str]) -> list[world.Task]:
     if len(task_ids) > MOST_TASKS:
         raise ServiceError("InvalidTasks", f"A query names at most {MOST_TASKS} tasks.")
-    tasks = owned(state, task_ids)
+    tasks = own_tasks(state, task_ids)
     return [task for task in tasks if task.runs or task.marked or not state.settings.hide_unexecuted]
 
 
@@ -390,7 +390,7 @@ def get_actions(
                 _step_record(step, hides_files) for step in task.actions if step.action_type in action_types
             ],
         }
-        for task in owned(state, task_ids)
+        for task in own_tasks(state, task_ids)
     ]
 
 
@@ -419,7 +419,7 @@ def copy_task(state: State, *, task_id: Text, task_group_id: Integer | None = No
 
 def copy_tasks(state: State, *, task_ids: Texts, group_ids: GroupIds) -> object:
     """Endpoint 8."""
-    if not owned(state, task_ids):
+    if not own_tasks(state, task_ids):
         raise ServiceError("InvalidTaskId", "None of the task ids is valid.")
     failed = []
     for task_id, group_id in itertools.product(task_ids, group_ids):
@@ -441,7 +441,7 @@ def move_task(state: State, *, task_id: Text, task_group_id: Integer) -> object:
 
 def delete_tasks(state: State, *, task_ids: Texts) -> object:
     """Endpoint 10; unknown ids are ignored, so that a repeated request succeeds and changes nothing."""
-    for task in owned(state, task_ids):
+    for task in own_tasks(state, task_ids):
         del state.world.tasks[task.task_id.lower()]
     return []
 
@@ -469,7 +469,7 @@ def own(state: State, task_id: str) -> world.Task:
     return task
 
 
-def owned(state: State, task_ids: Iterable[str]) -> list[world.Task]:
+def own_tasks(state: State, task_ids: Iterable[str]) -> list[world.Task]:
     """Return the account's tasks among the given ids, each once, in the order requested."""
     tasks = {task.task_id: task for task in map(state.world.find, task_ids) if task is not None}
     return [task for task in tasks.values() if task.owner == demo.USERNAME]

@@ -154,14 +154,14 @@ class App:
             if request.method != operation.method:
                 allowed = {"Allow": operation.method}
                 raise ServiceError("MethodNotAllowed", f"Use {operation.method}.", 405, allowed)
-            user = self._let_in(request, operation)
+            user = self._authorize(request, operation)
             arguments = await _arguments(request, body, operation, {"app_id": path_id, "author": user})
             data = operation.handle(self._state, **arguments)
         except ServiceError as error:
             return error_response(error, _of_data_app(request))
         return success_response(data, operation.credential == "author")
 
-    def _let_in(self, request: Request, operation: Operation) -> str:
+    def _authorize(self, request: Request, operation: Operation) -> str:
         """Return the user who sends a request.
 
         :raises ServiceError: the caller is over a limit, the credential is wrong, or the plan is too low.

@@ -36,8 +36,8 @@ from airflow_provider_webcollect.common import (
     airflow_errors,
     as_lists,
     check_at_parse,
-    keep_iterators,
-    refuse_lost,
+    refuse_none_at_runtime,
+    replace_iterators,
 )
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.links import WebCollectTaskLink, store_task_link
@@ -135,11 +135,11 @@ class WaitSensor(BaseSensorOperator):
 
         :raises InvalidArgument: if an argument breaks a rule, or was set in the DAG but renders to None.
         """
-        keep_iterators(self)
-        refuse_lost(self, self._given)
+        replace_iterators(self)
+        refuse_none_at_runtime(self, self._given)
         return self._condition()
 
-    def _begun(self, condition: Condition) -> Condition | None:
+    def _with_baseline(self, condition: Condition) -> Condition | None:
         """Return the condition with its initial state; None if the wait cannot begin yet.
 
         :raises AirflowFailException: if the service refuses to give the initial state.
@@ -153,7 +153,7 @@ class WaitSensor(BaseSensorOperator):
         now = time.monotonic()
         waited = 0.0
         try:
-            while (begun := self._begun(condition)) is None:
+            while (begun := self._with_baseline(condition)) is None:
                 pause = min(self.poke_interval, self.timeout - waited)
                 self.log.info("The first status query is repeated in %.0f s.", pause)
                 time.sleep(pause)
@@ -189,7 +189,7 @@ class WaitSensor(BaseSensorOperator):
             with airflow_errors():
                 self._waited_for = self._checked()
         if self._wait is None:
-            begun = self._begun(self._waited_for)
+            begun = self._with_baseline(self._waited_for)
             if begun is None:
                 return PokeReturnValue(False)
             self._wait = Wait(begun, _began(self, context), self.log)
@@ -426,7 +426,7 @@ class WebCollectTaskStatusSensor(_StatusSensor):
             self.log.warning("Not waiting for tasks without a start in `after`: %s", ", ".join(left_out))
         return msgspec.structs.replace(condition, names=names, hint=hint_at_names(condition.keys))
 
-    def _begun(self, condition: Condition) -> Condition | None:
+    def _with_baseline(self, condition: Condition) -> Condition | None:
         if self.after != NOW:
             return condition
 

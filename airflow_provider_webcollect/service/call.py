@@ -45,7 +45,7 @@ from airflow_provider_webcollect.service.errors import (
 from airflow_provider_webcollect.service.rate_limit import RateLimiters, shared_rate_limiters
 from airflow_provider_webcollect.service.responses import Response, no_response, read_response
 from airflow_provider_webcollect.service.spans import Span, span
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 from airflow_provider_webcollect.service.tokens.renewal import Tokens
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def exchange(
     :raises WebCollectError: as :mod:`~airflow_provider_webcollect.service.errors` describes.
     """
     is_token_call = call.endpoint is endpoints.refresh_token.endpoint
-    policy = Policy(sender.context.settings, can_halve=can_halve, is_part=is_token_call)
+    policy = Policy(sender.context.settings, can_halve=can_halve, is_token_call=is_token_call)
     # the renewal of the token handles a refusal itself
     with (
         contextlib.nullcontext() if is_token_call else current_credential(sender.context),
@@ -452,7 +452,7 @@ def _ready(call: Call[Any], sender: Sender, token: str | None, recorded: Span) -
         for limiter in sender.context.rate_limiters[call.endpoint.rate_limit] if is_limited else ():
             request.moments[limiter], wait = limiter.reserve()
             if wait:
-                limiter.notice.give(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
+                limiter.wait_log.log(wait, "%s waits %.0f s for the rate limit.", call.endpoint.name, wait)
                 recorded.add_event("rate_limit_wait", {"webcollect.seconds": wait})
                 sender.sleep(wait)
     except WebCollectError as error:
@@ -536,13 +536,13 @@ class Policy:
     """The rules for repeating a failed attempt: how often and after which pauses, depending on its error.
 
     :ivar can_halve: whether the call is for a page, and half as many rows can be requested.
-    :ivar is_part: whether this is a token call. Its attempts are not logged, since the attempts at the call
-        that waits for the token are.
+    :ivar is_token_call: whether this is a token call. Its attempts are not logged, since the attempts at the
+        call that waits for the token are.
     """
 
     settings: Settings
     can_halve: bool = False
-    is_part: bool = False
+    is_token_call: bool = False
 
     def limits(self, error: BaseException | None) -> tuple[int, float]:
         """Return the maximum number of attempts, and the seconds after which no further attempt is made."""
@@ -567,7 +567,7 @@ class Policy:
 
         :param sleep: waits for a number of seconds.
         """
-        retries, notice = self.settings.retries, Notice(log)
+        retries, wait_log = self.settings.retries, ThrottledLog(log)
         backoff = tenacity.wait_random_exponential(multiplier=retries.first_wait, max=retries.longest_wait)
 
         def wait(state: tenacity.RetryCallState) -> float:
@@ -582,8 +582,8 @@ class Policy:
 
         def announce(state: tenacity.RetryCallState) -> None:
             pause, error = state.upcoming_sleep, _error(state)
-            notice.give(
-                max(pause, notice.lasted),
+            wait_log.log(
+                max(pause, wait_log.lasted),
                 "Attempt %d of at most %d follows in %.1f s. %s",
                 state.attempt_number + 1,
                 self.limits(error)[0],
@@ -594,7 +594,7 @@ class Policy:
 
         return tenacity.Retrying(
             sleep=sleep,
-            before_sleep=None if self.is_part else announce,
+            before_sleep=None if self.is_token_call else announce,
             stop=stop,
             wait=wait,
             retry=tenacity.retry_if_exception(lambda error: self.limits(error)[0] > 1),

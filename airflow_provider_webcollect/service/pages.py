@@ -24,7 +24,7 @@ from airflow_provider_webcollect.service.call import (
 from airflow_provider_webcollect.service.errors import PagingError, TokenRejected, WebCollectError
 from airflow_provider_webcollect.service.responses import Response, offset_before_rows
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import Notice, first_done, in_background
+from airflow_provider_webcollect.service.threads import ThrottledLog, first_done, in_background
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -229,7 +229,7 @@ class _Prefetching:
                 if not (error.retryable or may_be_size(error)):
                     raise
                 pause = Policy(self.context.settings).requested_pause(error)
-                Notice(log).give(pause, "The next page follows in %.0f s, as the service asks.", pause)
+                ThrottledLog(log).log(pause, "The next page follows in %.0f s, as the service asks.", pause)
                 self.sleep(pause)
             else:
                 if _can_continue_after(page, offset):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_provider_webcollect.service.endpoints import RateLimit
 from airflow_provider_webcollect.service.settings import GENERAL_RATE, address_of
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,7 +119,7 @@ class RateLimiter:
         #: The first moment that could be assigned after the share was last lowered.
         self._stepped = 0.0
         #: Logs that requests have to wait.
-        self.notice = Notice(log)
+        self.wait_log = ThrottledLog(log)
 
     @property
     def share(self) -> float:

@@ -147,7 +147,7 @@ def drop(error: BaseException, *steps: Callable[[], object]) -> None:
     wait([dropped], None if isinstance(error, Exception) else LONGEST_WAIT)
 
 
-class Notice:
+class ThrottledLog:
     """Logs the reason for one wait, unless the wait is short, at most every 15 seconds.
 
     :param log: a logger.
@@ -167,7 +167,7 @@ class Notice:
         """Seconds since the wait began."""
         return self._clock() - self._began
 
-    def give(self, seconds: float, message: str, *arguments: object, level: int = logging.INFO) -> None:
+    def log(self, seconds: float, message: str, *arguments: object, level: int = logging.INFO) -> None:
         """Log a message before a pause.
 
         :param seconds: length of the pause, or of the wait up to now; a short one is not logged.

@@ -14,10 +14,10 @@ from airflow_provider_webcollect.common import (
     airflow_errors,
     check_at_parse,
     errors_about,
-    keep_iterators,
     refuse_beside,
+    replace_iterators,
 )
-from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, require_supported
 from airflow_provider_webcollect.landing.location import Location
 from airflow_provider_webcollect.landing.options import (
     LoadOptions,
@@ -205,7 +205,9 @@ class WebCollectLoadOperator(BaseOperator):
         location = Location.parse_landed(
             "landing", landing, conn_id=self.object_storage_conn_id, may_differ=self.sources is not None
         )
-        return _Load(supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called)
+        return _Load(
+            require_supported("landing", location), str(table), LoadOptions.parse({**given, **own}), called
+        )
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Load the new rows and return a summary of them."""
@@ -213,7 +215,7 @@ class WebCollectLoadOperator(BaseOperator):
         from airflow_provider_webcollect.transfers.warehouses import warehouse_of
 
         with airflow_errors():
-            keep_iterators(self)
+            replace_iterators(self)
             loads = self._check()
             warehouse = warehouse_of(BaseHook.get_connection(self.warehouse_conn_id))
             if self.sources is None:

@@ -21,11 +21,11 @@ from airflow_provider_webcollect.common import (
     errors_about,
     is_expanded_instance,
     is_literal,
-    keep_iterators,
     metric_tags,
     refuse_beside,
+    replace_iterators,
 )
-from airflow_provider_webcollect.hooks.storage import AirflowConnections, supported
+from airflow_provider_webcollect.hooks.storage import AirflowConnections, require_supported
 from airflow_provider_webcollect.hooks.webcollect import WebCollectHook
 from airflow_provider_webcollect.landing.checks import OnFailedChecks
 from airflow_provider_webcollect.landing.formats import OnCastError, require
@@ -462,7 +462,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         location = Location.parse(
             argument, value, conn_id=conn_id, may_differ=is_own, table_format=table_format
         )
-        return supported(argument, location)
+        return require_supported(argument, location)
 
     def _options(self, target: Target) -> SourceOptions:
         given = {name: getattr(self, name) for name in SourceOptions.__struct_fields__}
@@ -483,7 +483,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         began = time.monotonic()
         # the threads stop whenever this task ends, whatever the reason
         with airflow_errors(), Stop() as stop:
-            keep_iterators(self)
+            replace_iterators(self)
             self._check()
             partition_key = self._partition_key()
             hook = WebCollectHook(self.webcollect_conn_id)

@@ -78,7 +78,7 @@ def read_activity(session: Session, dag_ids: Collection[str], now: datetime.date
     }
 
 
-def waited_for(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
+def active_collection_task_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) -> list[str]:
     """Return the ids of the collection tasks that Airflow tasks at work name, the latest first.
 
     :param conn_id: the connection of the service that the Airflow tasks use.

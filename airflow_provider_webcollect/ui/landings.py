@@ -655,7 +655,7 @@ def _sources(runs: Sequence[PastRun], newest: PastRun) -> list[dict[str, Any]]:
                 "usual_rows": source.usual_rows,
                 "mark": mark,
                 "missing_inputs": _shown_inputs(source.missing_inputs) if has_ended_well else None,
-                **told_checks(_not_passed(source) if has_ended_well else []),
+                **first_checks(_not_passed(source) if has_ended_well else []),
             }
         )
     return described
@@ -669,7 +669,7 @@ def _shown_inputs(missing: InputsWithoutRows | None) -> dict[str, Any] | None:
     return {"inputs": shown, "left_out": max(0, missing.count - len(shown))}
 
 
-def told_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
+def first_checks(outcomes: Sequence[CheckOutcome]) -> dict[str, Any]:
     """Return the first of the given checks for the page, and the number of the others."""
     return {
         "checks": [

@@ -30,10 +30,10 @@ from airflow_provider_webcollect.landing.write import review
 from airflow_provider_webcollect.ui.activity import IDENTITY, is_same_task
 from airflow_provider_webcollect.ui.landings import (
     DECISIONS,
+    first_checks,
     landed_runs_of,
     run_name,
     shortened,
-    told_checks,
 )
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def read_waiting(key: SeriesKey, landing: str, commit: int, dag_ids: Collection[
         parts = read_landing(folder, quarantined=commit).parts()
     broken = sum((Counter(part.broke) for part in parts), Counter())
     outcomes = sorted(apart.checks, key=lambda outcome: outcome.state != "failed")
-    told = told_checks(outcomes)
+    told = first_checks(outcomes)
     for outcome, check in zip(outcomes, told["checks"], strict=False):
         check["rows"] = broken.get(outcome.check)
     return storable(

@@ -25,7 +25,7 @@ from airflow_provider_webcollect.service.endpoints import get_running_counts
 from airflow_provider_webcollect.service.errors import ServiceFailure, TransportError, WebCollectError
 from airflow_provider_webcollect.service.models import AnalyticsRow, TaskState, active_subtask_ids
 from airflow_provider_webcollect.service.pages import all_analytics
-from airflow_provider_webcollect.ui.activity import recognized, waited_for
+from airflow_provider_webcollect.ui.activity import active_collection_task_ids, recognized
 from airflow_provider_webcollect.ui.landings import ODD_FACTOR, newest_landings
 from airflow_provider_webcollect.waiting.conditions import SUBTASKS, all_task_statuses
 
@@ -263,7 +263,7 @@ def _named_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) 
     file = file_of_names()
     # events and assets may have any text
     ids = {task_id: named[text] for text in sorted(named) if (task_id := recognized(file, text))}
-    return {**dict.fromkeys(waited_for(session, conn_id, dag_ids)), **ids}
+    return {**dict.fromkeys(active_collection_task_ids(session, conn_id, dag_ids)), **ids}
 
 
 def _asset_tasks(session: Session) -> list[tuple[str, str]]:

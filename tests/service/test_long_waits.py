@@ -12,7 +12,7 @@ from airflow_provider_webcollect.sandbox import Sandbox, demo
 from airflow_provider_webcollect.service import endpoints
 from airflow_provider_webcollect.service.errors import GrantRejected, ServiceUnreachable
 from airflow_provider_webcollect.service.settings import Credentials, Retries
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 from demo.ports import free_port
 from tests.service.conftest import Clock, Connect
 
@@ -73,8 +73,8 @@ def test_a_wait_for_another_renewal_is_announced(on_clock: Connect, caplog: pyte
 
 
 def test_one_wait_has_a_line_in_fifteen_seconds(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    notice = Notice(logging.getLogger(PROVIDER), clock.now)
+    wait_log = ThrottledLog(logging.getLogger(PROVIDER), clock.now)
     for _ in range(40):
-        notice.give(notice.lasted, "after %.0f s", notice.lasted)
+        wait_log.log(wait_log.lasted, "after %.0f s", wait_log.lasted)
         clock.sleep(1)
     assert caplog.messages == ["after 3 s", "after 18 s", "after 33 s"]

@@ -114,13 +114,13 @@ def _after(state: Manifest | None, commit: Commit) -> Manifest:
     if state is not None and commit.kind == "decided":
         return _decided(state, commit)
     if commit.waits_to_replace:
-        return _with_apart(_begun(None, commit) if state is None else state, commit)
+        return _with_apart(_begin(None, commit) if state is None else state, commit)
     if state is None or commit.replaces:
-        state = _begun(state, commit)
-    return _moved(state, commit)
+        state = _begin(state, commit)
+    return _move(state, commit)
 
 
-def _begun(state: Manifest | None, commit: Commit) -> Manifest:
+def _begin(state: Manifest | None, commit: Commit) -> Manifest:
     """Return the state of a landing that begins, or begins again, without rows.
 
     :param state: the state that it replaces, whose quarantined rows stay quarantined; None if it begins.
@@ -150,7 +150,7 @@ def _as_earlier(set_apart: Iterable[SetApart]) -> tuple[SetApart, ...]:
     return tuple(replace(apart, is_earlier=True) for apart in set_apart)
 
 
-def _moved(state: Manifest, commit: Commit) -> Manifest:
+def _move(state: Manifest, commit: Commit) -> Manifest:
     """Return the state after a commit that lands or quarantines rows and moves the place in the source."""
     columns = state.columns or ()
     _require(
@@ -205,7 +205,9 @@ def _decided(state: Manifest, commit: Commit) -> Manifest:
             commit.replaces == apart.replaces, f"its `replaces` is {commit.replaces}, not {apart.replaces}"
         )
         state = replace(state, set_apart=others)
-        decided = _moved(_begun(state, commit), commit) if apart.replaces else _added(state, apart, commit)
+        decided = (
+            _move(_begin(state, commit), commit) if apart.replaces else _add_accepted(state, apart, commit)
+        )
     decision = Decision(
         commit=commit.number,
         about=apart.commit,
@@ -216,7 +218,7 @@ def _decided(state: Manifest, commit: Commit) -> Manifest:
     return replace(decided, decisions=(*state.decisions, decision)[-MOST_RECORDS:])
 
 
-def _added(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
+def _add_accepted(state: Manifest, apart: SetApart, commit: Commit) -> Manifest:
     """Return the state with accepted rows; accepted rows that cannot land stay quarantined."""
     earlier = state.earlier_rows + (commit.rows if apart.is_earlier else 0)
     # older drafts lack columns that the accepted rows add; a new place keeps retries from continuing them

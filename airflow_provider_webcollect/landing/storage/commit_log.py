@@ -52,7 +52,7 @@ class Conflict(Exception):
 
 
 @contextlib.contextmanager
-def unless_beaten(folder: Folder) -> Iterator[None]:
+def suppress_conflict(folder: Folder) -> Iterator[None]:
     """Suppress the :class:`Conflict` of a block that reads the log and commits, so that it can be repeated.
 
     The caller repeats the block up to :data:`TRIES` times, and then raises the error of :func:`contended`.

@@ -138,7 +138,7 @@ def table_error(table: str, error: Exception) -> StorageError:
 
     Queries and users in addresses are left out, since they may be signatures or passwords.
     """
-    reason = _said(error)
+    reason = _text_of(error)
     is_denied = isinstance(error, PermissionError) or type(error).__name__ in _REFUSALS or _DENIED in reason
     if is_denied and not have_expired(error):
         return StorageError(
@@ -157,11 +157,12 @@ def catalog_error(conn_id: str, address: str | None, error: Exception) -> Storag
     """
     where = f" at {_USERS.sub('//', address).partition('?')[0]}" if address else ""
     return StorageError(
-        f"The catalog{where} of the connection {conn_id!r} has failed: {type(error).__name__}: {_said(error)}"
+        f"The catalog{where} of the connection {conn_id!r} has failed: "
+        f"{type(error).__name__}: {_text_of(error)}"
     )
 
 
-def _said(error: Exception) -> str:
+def _text_of(error: Exception) -> str:
     """Return the text of a library's error in one line, without possible secrets in addresses."""
     return _USERS.sub("//", " ".join(_COLORS_AND_QUERIES.sub("", str(error)).split()))
 

@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.endpoints import MAX_DATA_SIZE
 from airflow_provider_webcollect.service.errors import PagingError
 from airflow_provider_webcollect.service.pages import RowCount
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 
 if TYPE_CHECKING:
     from airflow_provider_webcollect.service.models import DataPage
@@ -152,7 +152,7 @@ class SourceScan:
         if since is not None:
             wait = max(0.0, wait - (self._began - since))
         if wait:
-            Notice(log).give(
+            ThrottledLog(log).log(
                 wait, "Waiting %.0f s for rows that a run which has just finished may still add.", wait
             )
             self._job.observer.on_late_rows_wait(wait)
@@ -259,11 +259,11 @@ class SourceScan:
                 return page, rows, counts_fit
 
     def _waits(self, purpose: str) -> Iterator[float]:
-        notice, rest = Notice(log), self._job.options.late_rows_delay
+        wait_log, rest = ThrottledLog(log), self._job.options.late_rows_delay
         if rest:
             self._job.observer.on_late_rows_wait(rest)
         while rest > 0:
-            notice.give(rest, "Waiting up to %.0f s for %s.", rest, purpose)
+            wait_log.log(rest, "Waiting up to %.0f s for %s.", rest, purpose)
             yield (wait := min(rest, LATE_ROWS_INTERVAL))
             rest -= wait
 

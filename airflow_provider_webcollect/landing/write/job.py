@@ -300,7 +300,7 @@ def _changed_types(wanted: Mapping[str, Any], landed: Mapping[str, Any], columns
     return any(wanted.get(name) != landed.get(name) for name in (*landed, *columns))
 
 
-def _in_words(option: Any) -> str:
+def _as_text(option: Any) -> str:
     return "not set" if option is None else ", ".join(option) if isinstance(option, list) else str(option)
 
 
@@ -326,7 +326,7 @@ def _refuse_another_format(job: Job, draft: Commit, state: Manifest) -> None:
             # the other differences only result from the other format
             del differing[1:]
         said = [
-            f"`{name}` is {_in_words(wanted.get(name))} and was {_in_words(landed.get(name))}"
+            f"`{name}` is {_as_text(wanted.get(name))} and was {_as_text(landed.get(name))}"
             for name in differing
         ]
         raise FormatChanged(

@@ -33,7 +33,7 @@ from airflow_provider_webcollect.landing.storage.commit_log import (
     CommitLog,
     Conflict,
     contended,
-    unless_beaten,
+    suppress_conflict,
 )
 from airflow_provider_webcollect.service.errors import escaped
 
@@ -119,7 +119,7 @@ def discard(landing: Any, run_id: str | None = None, commit: int | None = None, 
 def _decide(folder: Folder, choice: Choice, run_id: str | None, number: int | None, by: str) -> SetApart:
     commits = CommitLog(folder)
     for _ in range(TRIES):
-        with unless_beaten(folder):
+        with suppress_conflict(folder):
             state = commits.read()
             if by and state and (earlier := commits.decision_by(state, by, run_id, number)):
                 commits.publish(state)

@@ -32,7 +32,7 @@ from airflow_provider_webcollect.landing.storage.commit_log import (
     CommitLog,
     Conflict,
     contended,
-    unless_beaten,
+    suppress_conflict,
 )
 from airflow_provider_webcollect.landing.write.copy import SourceScan, rows_missing
 from airflow_provider_webcollect.landing.write.job import Job, Landed, is_mark_due, make_plan
@@ -92,7 +92,7 @@ def run_job(job: Job) -> Landed:
     }
     with span("landing", source) as recorded:
         for _ in range(TRIES):
-            with unless_beaten(job.folder):
+            with suppress_conflict(job.folder):
                 landed = _Landing(job).run()
                 recorded.set({"webcollect.rows": sum(part.rows for part in landed.new)})
                 return landed

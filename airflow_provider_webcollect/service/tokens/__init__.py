@@ -39,7 +39,7 @@ import msgspec
 from airflow_provider_webcollect.service.errors import Stopped, TokenStoreUnavailable
 from airflow_provider_webcollect.service.models import TokenRecord
 from airflow_provider_webcollect.service.settings import digest
-from airflow_provider_webcollect.service.threads import Notice
+from airflow_provider_webcollect.service.threads import ThrottledLog
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -457,7 +457,9 @@ class RenewalClaim:
                 self._late = (claim, too_slow.message)
                 raise
             pause = bound * MARGIN
-            Notice(log).give(pause, "Waiting %.0f s in case another process is renewing the token.", pause)
+            ThrottledLog(log).log(
+                pause, "Waiting %.0f s in case another process is renewing the token.", pause
+            )
             sleep(pause)
             visible = self._store.load_note()
             if visible is None:

@@ -64,7 +64,7 @@ from airflow_provider_webcollect.service.errors import (
 )
 from airflow_provider_webcollect.service.settings import Credentials, Secret, Settings, digest
 from airflow_provider_webcollect.service.spans import span
-from airflow_provider_webcollect.service.threads import Notice, kept_alive
+from airflow_provider_webcollect.service.threads import ThrottledLog, kept_alive
 from airflow_provider_webcollect.service.tokens import (
     CLAIMING,
     RenewalClaim,
@@ -328,7 +328,7 @@ class Tokens:
 
         :param after_share: as for :meth:`renew`; None if a token needs no renewal until it is due.
         """
-        notice, gives_up_at = Notice(log, self._clock), self._clock() + self._patience
+        wait_log, gives_up_at = ThrottledLog(log, self._clock), self._clock() + self._patience
         store_works_at, pause, is_lost = self._clock(), READ_INTERVAL, False
         self._late_for, self._late_read_at = 0.0, math.inf  # an old read says nothing about the store now
         while True:
@@ -351,7 +351,7 @@ class Tokens:
             rest = max(gives_up_at, self._refused_at + self._timing.adoption) - self._clock()
             if rest <= 0:
                 raise TokenUnavailable(f"no token for {self._patience:.0f} s: waited for {reason}")
-            notice.give(notice.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
+            wait_log.log(wait_log.lasted, "Waiting for %s, for at most %.0f s more.", reason, rest)
             sender.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(pause * 1.3, LONGEST_READ_INTERVAL)
 
