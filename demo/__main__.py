@@ -31,9 +31,9 @@ FOLDER = PROJECT / ".demo"
 # A run of the collection task takes nine seconds.
 SANDBOX_OPTIONS = ("--speed", "30", "--rows-per-item", "1000")
 
-#: The example DAG of a task group, of which a picture is taken.
+#: The example DAG with a task group, of which pictures are taken.
 GROUP = "webcollect_task_group"
-#: Names and states of further collection tasks, in the order of the histories that land them.
+#: Names of further collection tasks, in the order of the histories that land them.
 SITES = ("Book prices", "Job offers", "Hotel rates", "Flight fares", "Fuel prices", "Product recalls")
 SHOPS = tuple(f"Garden shop {number}" for number in range(1, 13))
 REST = ("Old catalogue", "Product reviews", "Rents, north", "Rents, south", "Rents, west")
@@ -111,7 +111,7 @@ def _demo(console: Console, dags: Path, keep: bool, pictures: Pictures | None) -
 
 
 def _add_history(airflow: RealAirflow, control: Control) -> None:
-    """Add weeks of landings, of collection tasks that the service knows by their names."""
+    """Add weeks of landings, and add their collection tasks to the service, so that it knows their names."""
     tasks = [control.add_task(name=name, state="Finished") for name in (*SITES, *SHOPS, *REST)]
     airflow.add_history(*(task["task_id"] for task in tasks))
 
@@ -119,7 +119,7 @@ def _add_history(airflow: RealAirflow, control: Control) -> None:
 def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> None:
     """Take pictures of the page with weeks of landings, a wait, and a service that falls silent."""
     _add_history(airflow, control)
-    # so that the run is still waited for when the last picture is taken
+    # slow enough that the sensor still waits for the run when the last picture is taken
     control.configure(speed=1)
     main_job.start(airflow, control, FOLDER / "landing")
 
@@ -127,7 +127,7 @@ def _take_pages(airflow: RealAirflow, control: Control, pictures: Pictures) -> N
         return bool(control.task(TASK_ID)["state"] == "Waiting")
 
     airflow.wait_for(is_started, PATIENCE_SECONDS, "the collection task to be started")
-    # then the first of four sub-tasks has finished, and the last one will in a minute
+    # by then the first of four sub-tasks has finished; the last one finishes a minute later
     control.advance(210)
     at_work = f"[data-collection-task='{TASK_ID}']"
     pictures.take_page(airflow, "light", at_work)

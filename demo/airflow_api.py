@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from demo.processes import Processes
 
-#: Until what must happen is taken for hanging: a busy machine may take minutes.
+#: Seconds after which something expected counts as hanging; a busy machine may take minutes.
 PATIENCE_SECONDS = 300.0
 DATABASE_TRIES = 5
 DATABASE_ERROR = "Database error"
@@ -61,13 +61,13 @@ class AirflowApi:
         self._session.trust_env = False
 
     def sign_in(self, person: str | None = None) -> None:
-        """Get a token for the requests, see :meth:`token`."""
+        """Get a token for the requests; see :meth:`token`."""
         self._session.headers["Authorization"] = f"Bearer {self.token(person)}"
 
     def token(self, person: str | None = None) -> str:
         """Return a token; Airflow's simple auth manager gives one to everybody.
 
-        :param person: one whose password is the name, where people have to sign in.
+        :param person: name, and password, of the person who signs in; None if the API is open to everybody.
         """
         if person is None:
             answer = self._session.get(f"{self.url}/auth/token", timeout=PATIENCE_SECONDS)
@@ -87,7 +87,7 @@ class AirflowApi:
         return bool(health) and all(health.values())
 
     def health(self) -> dict[str, bool]:
-        """Return whether the database and each component is healthy; nothing if no answer comes."""
+        """Return whether each component, also the database, is healthy; an empty dict without a response."""
         try:
             health = self.get("monitor/health")
         except AirflowProblem:
@@ -191,7 +191,7 @@ class AirflowApi:
         return self.run_state(dag_id, run_id)
 
     def clear(self, dag_id: str, run_id: str, *, only_failed: bool = False) -> None:
-        """Have all tasks of a run begin once more, or those that have failed or could not run for that."""
+        """Clear the tasks of a run, so that they run again: all, or only the failed and upstream-failed."""
         self._api(
             "POST",
             f"dags/{dag_id}/clearTaskInstances",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from playwright.sync_api import Locator, Page
 
-#: The variable that names the browser; if it is not set, ``chromium`` is searched on the path.
+#: The environment variable that names the browser; if it is not set, ``chromium`` is looked up on the path.
 VARIABLE = "WEBCOLLECT_BROWSER"
 # Only the requested page: no updates, no accounts, no first-run pages.
 _FLAGS = (
@@ -31,7 +31,7 @@ HOOK_NAME = "Web Data Collection"
 
 
 def find_browser() -> str | None:
-    """Return the path of Chromium, None if there is none."""
+    """Return the path of Chromium; None if there is none."""
     return shutil.which(os.environ.get(VARIABLE) or "chromium")
 
 
@@ -40,8 +40,8 @@ def open_page(browser: str, width: int = 1200, height: int = 1000) -> Iterator[P
     """Open an empty page, in the light theme; leaving the context ends the browser.
 
     :param browser: the path of Chromium
-    :param width: of the page, in pixels
-    :param height: of the page, in pixels
+    :param width: width of the page, in pixels
+    :param height: height of the page, in pixels
     """
     from playwright.sync_api import sync_playwright
 

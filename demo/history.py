@@ -1,8 +1,8 @@
 """Thirty days of landings for the page, put into Airflow's database: ``python -m demo.history``.
 
-No DAG has run: it is for `make ui`, the pictures and the tests in a browser, for which weeks would be long to
-wait for. Only the landing with quarantined rows has files, below the current folder: a person can decide on
-them. It uses the Airflow of its environment (``AIRFLOW_HOME``), and the sandbox of its connection.
+No DAG runs: `make ui`, the pictures and the tests in a browser need weeks of history, and cannot wait for it.
+Only the landing with quarantined rows has files, below the current folder, so that a person can accept or
+discard them. It uses the Airflow of its environment (``AIRFLOW_HOME``), and the sandbox of its connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 DAY = datetime.timedelta(days=1)
-#: How long each run takes.
+#: The duration of each run.
 TOOK = datetime.timedelta(minutes=4)
 TASK_ID = "land"
 BUNDLE = "history"
@@ -52,13 +52,13 @@ _TASK_INSTANCE = {
 class History:
     """The landings of one Airflow task.
 
-    :ivar rows: of each run, the oldest first; None for one that has failed.
-    :ivar every: between two runs.
-    :ivar age: of the newest run.
-    :ivar tasks: its collection tasks.
-    :ivar map_index: of the Airflow task, if it is mapped.
-    :ivar empty: in how many of the newest runs the price is missing, which fails a check.
-    :ivar quarantines: whether the rows of such runs are quarantined: then all rows really land.
+    :ivar rows: number of rows of each run, the oldest first; None for a run that failed.
+    :ivar every: time between two runs.
+    :ivar age: time since the end of the newest run.
+    :ivar tasks: ids of its collection tasks.
+    :ivar map_index: map index of the Airflow task; -1 if it is not mapped.
+    :ivar empty: number of the newest runs in which the price is missing, which fails a check.
+    :ivar quarantines: whether the rows of such runs are quarantined; if so, the rows of all runs really land.
     """
 
     dag_id: str
@@ -77,15 +77,17 @@ class History:
 
     @property
     def folder(self) -> str:
-        """Where its rows land: on this machine, or in a bucket that nobody has."""
+        """The URI where its rows land: on this machine, or in a bucket that does not exist."""
         return Path(self.name).absolute().as_uri() if self.quarantines else f"s3://lake/{self.name}"
 
 
 def histories(task_ids: Sequence[str] = ()) -> list[History]:
-    """Return a history of each kind: all well, late, odd, without rows, failed, of twelve sources, mapped,
+    """Return a history of each kind.
+
+    The kinds: all well, late, with an odd number of rows, without rows, failed, of twelve sources, mapped,
     with a column that has become empty, with quarantined rows.
 
-    :param task_ids: ids of collection tasks of the service, which its page of tasks then shows.
+    :param task_ids: ids of the service's collection tasks to use first; random ids follow.
     """
     chance = random.Random(28)
 
@@ -99,7 +101,7 @@ def histories(task_ids: Sequence[str] = ()) -> list[History]:
 
     hour = datetime.timedelta(hours=1)
     return [
-        # the first run has landed all that was there
+        # the first run landed the whole history
         history("books_daily", [30_000, *usual(29, 105)]),
         history("jobs_daily", [*usual(29, 105), 20]),
         history("hotels_daily", [*usual(29, 480), 0]),
@@ -117,7 +119,7 @@ def histories(task_ids: Sequence[str] = ()) -> list[History]:
 def fill(session: Session, now: datetime.datetime, task_ids: Sequence[str] = ()) -> list[str]:
     """Put the histories into Airflow's database, and return the ids of their DAGs.
 
-    :param task_ids: as for :func:`histories`.
+    :param task_ids: see :func:`histories`.
     """
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.models.dag_version import DagVersion
@@ -194,13 +196,13 @@ def _dag(*of_dag: History) -> DAG:
 
 
 def _add_dags(session: Session, dags: Iterable[DAG]) -> None:
-    """Do what the DAG processor does with a file's DAGs, of which the scheduler is to start no run."""
+    """Store DAGs as the DAG processor stores those of a file, but so that the scheduler starts no run."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel
     from sqlalchemy import update
 
-    # one that Airflow's configuration does not know, so that Airflow leaves its DAGs alone
+    # a bundle that Airflow's configuration does not have, so that Airflow leaves its DAGs alone
     session.add(DagBundleModel(name=BUNDLE))
     session.flush()
     bag = DagBag(dag_folder="/dev/null", bundle_name=BUNDLE)
@@ -212,14 +214,14 @@ def _add_dags(session: Session, dags: Iterable[DAG]) -> None:
 
 
 def _runs(history: History, now: datetime.datetime) -> Iterator[tuple[datetime.datetime, str, int | None]]:
-    """Yield when each run has ended, its id, and its rows."""
+    """Yield the end, the id and the number of rows of each run; None rows for a run that failed."""
     for index, rows in enumerate(history.rows):
         ended_at = now - history.age - history.every * (len(history.rows) - 1 - index)
         yield ended_at, f"scheduled__{ended_at.isoformat()}", rows
 
 
 def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, Any]]:
-    """Let the rows of each run come, land them, and return what the landings leave in their asset events."""
+    """Add the rows of each run to the service, land them, and return the extras of the asset events."""
     operator: Any = dag.get_task(TASK_ID)
     control = Control(WebCollectHook().connection.settings.base_url)
     control.add_task(OFFERS_TASK_ID, "Special offers", lots=[0])
@@ -234,7 +236,7 @@ def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, 
         events = defaultdict[Any, Any](lambda: SimpleNamespace(extra={}))
         operator.execute({"ti": ti, "task": operator, "outlet_events": events})
         extras += [event.extra for event in events.values()]
-    # all have landed just now, and their runs in thirty days
+    # all rows have landed just now, but the runs are spread over thirty days
     for extra in extras:
         for apart in extra["waiting"]:
             apart["at"] = ended_at[apart["run_id"]]
@@ -242,7 +244,7 @@ def _land(history: History, dag: DAG, now: datetime.datetime) -> list[dict[str, 
 
 
 def _events(history: History) -> Iterator[dict[str, Any] | None]:
-    """Yield what each landing leaves in its asset event; None for a run that has failed."""
+    """Yield the extra of each landing's asset event; None for a run that failed."""
     total = 0
     for index, rows in enumerate(history.rows):
         total += rows or 0
@@ -250,9 +252,9 @@ def _events(history: History) -> Iterator[dict[str, Any] | None]:
 
 
 def _event(history: History, index: int, rows: int) -> dict[str, Any]:
-    """Return what a landing leaves in its asset event, but the number of all its rows.
+    """Return the extra of a landing's asset event, without ``total_rows``.
 
-    :param index: of the run.
+    :param index: number of the run, from 0.
     """
     is_bad = index >= len(history.rows) - history.empty
     usual = usual_of([count for count in history.rows[:index] if count])
@@ -286,14 +288,14 @@ def _event(history: History, index: int, rows: int) -> dict[str, Any]:
 
 
 def _filled(index: int, is_bad: bool) -> dict[str, float]:
-    """Return in which share of a run's rows each column is filled."""
+    """Return the share of a run's rows in which each column is filled."""
     others = {f"property_{number}": 1.0 for number in range(1, 8)}
     price = 0.0 if is_bad else 0.98
     return {"title": 1.0, "price": price, "rating": 0.8 + index % 5 / 100, "stock": 0.99, **others}
 
 
 def _check(is_bad: bool, rows: int) -> dict[str, Any]:
-    """Return what became of the check of the price."""
+    """Return the result of the check of the price, as the asset event has it."""
     return {
         "check": "columns.price.filled",
         "state": "failed" if is_bad else "passed",

@@ -1,4 +1,4 @@
-"""Verifying that the landed rows equal the service's rows."""
+"""Verification that the landed rows equal the service's rows."""
 
 from __future__ import annotations
 

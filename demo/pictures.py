@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from demo.real_airflow import RealAirflow
 
-#: How high a picture of the page is at most.
+#: Maximum height of a picture of the page.
 _MOST_PIXELS = 1600
 _PANELS_KEY = "react-resizable-panels:grid-ltr"
 # Widths in percent of the page: the grid, and the table of task instances.
@@ -50,13 +50,13 @@ class Pictures:
     def take_dag_run(self, airflow: RealAirflow, name: str, dag_id: str, run_id: str) -> None:
         """Take a picture of a run: the grid, and the table of its task instances in the order they ran.
 
-        :param name: of the picture.
+        :param name: name of the picture's file, without ``.png``.
         """
         with browser.open_page(self.chromium, width=1500, height=720) as page:
             page.add_init_script(_SHOW_PANELS)
             page.goto(f"{airflow.url}/dags/{dag_id}/runs/{run_id}")
             page.locator("th").filter(has_text="Start Date").get_by_role("button").click()
-            # there and enabled in a DAG with groups
+            # the button is enabled only in a DAG with groups
             for expand in page.get_by_role("button", name="Expand all task groups", disabled=False).all():
                 expand.click()
             page.get_by_role("button", name="Filter table columns").click()
@@ -71,7 +71,7 @@ class Pictures:
     def take_log(self, airflow: RealAirflow, name: str, dag_id: str, run_id: str, task_id: str) -> None:
         """Take a picture of the log of a task that is in a group, beside the grid.
 
-        :param name: of the picture.
+        :param name: name of the picture's file, without ``.png``.
         """
         with browser.open_page(self.chromium, width=1500, height=540) as page:
             page.add_init_script(_SHOW_PANELS)
@@ -88,9 +88,9 @@ class Pictures:
     ) -> None:
         """Take a picture of the provider's page, ``page-<name>.png``.
 
-        :param selector: the selector of what is on the page once it can be taken
-        :param theme: light or dark
-        :param width: of the browser, in pixels
+        :param selector: selector of an element that the page has once it is complete
+        :param theme: ``light`` or ``dark``
+        :param width: width of the browser, in pixels
         """
         with browser.open_page(self.chromium, width=width, height=800) as page:
             page.add_init_script(f"localStorage.setItem('theme', {theme!r})")

@@ -6,7 +6,7 @@ import contextlib
 import random
 import socket
 
-#: Below the ports of outgoing connections, one of which could otherwise take the port before the server.
+#: Ports below those of outgoing connections: such a connection could take a port before the server does.
 CANDIDATES = range(20_000, 32_000)
 
 

@@ -1,4 +1,4 @@
-"""Processes that end with the one that started them, however that one ends.
+"""Processes that end with their starter, however it ends.
 
 Each process becomes the leader of a new session, and is reported to a guard (this module, run as a program).
 The starter ends the processes when it leaves the context. If it is killed before, the kernel closes the
@@ -61,7 +61,7 @@ class Processes:
     ) -> None:
         """Start a process whose output goes to the file ``log``.
 
-        :param user: whom it runs as; only root may name another than itself
+        :param user: name of the user to run it as, which only root may set; None for the current user
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -90,14 +90,14 @@ class Processes:
     def send_signal(self, name: str, number: signal.Signals, title: str = "") -> None:
         """Send a signal to a process and its descendants.
 
-        :param title: only to those whose command line begins with this
+        :param title: signal only the processes whose command lines begin with this
         """
         _signal(self.pids(name, title), number)
 
     def pids(self, name: str, title: str = "") -> list[int]:
-        """Return a process and its descendants.
+        """Return the ids of a process and its descendants.
 
-        :param title: only those whose command line begins with this
+        :param title: return only the processes whose command lines begin with this
         """
         members = _members({self._running[name].pid})
         return [pid for pid in members if _title(pid).startswith(title)]
@@ -112,7 +112,7 @@ class Processes:
             raise ProcessEnded(f"{name} ended with exit code {code}\n{tail(self._logs[name])}")
 
     def ended(self) -> list[str]:
-        """Return the names of those that have ended by themselves."""
+        """Return the names of the processes that have ended by themselves."""
         return [name for name, process in self._running.items() if process.poll() is not None]
 
 

@@ -41,8 +41,8 @@ class RealAirflow(AirflowApi):
     :param home: folder for the configuration, the database and the logs; created if it is missing
     :param dags_folder: the folder of the DAGs
     :param environment: further variables for Airflow's processes, including options (``AIRFLOW__...``)
-    :param path: of the API server's address, such as ``/team/airflow``, as behind a proxy
-    :param person: who signs in, if not everybody may use the API, see :meth:`token`
+    :param path: path of the API server's address, such as ``/team/airflow``, as if it were behind a proxy
+    :param person: who signs in, if the API is not open to everybody; see :meth:`token`
     :param say: called with each step while Airflow starts
     """
 
@@ -95,11 +95,11 @@ class RealAirflow(AirflowApi):
     def add_history(self, *task_ids: str) -> None:
         """Put thirty days of landings into the database, as ``demo.history`` makes them.
 
-        :param task_ids: collection tasks of the service
+        :param task_ids: ids of the service's collection tasks
         :raises AirflowProblem: if that fails, with its output
         """
         command = [sys.executable, "-m", "demo.history", *task_ids]
-        # so that hooks find the connections of the database
+        # with this, hooks find the connections in the database
         context = {"_AIRFLOW_PROCESS_CONTEXT": "server"}
         _run(command, {**self._environment, **context, "PYTHONPATH": str(PROJECT)}, self.home)
 
@@ -114,7 +114,7 @@ class RealAirflow(AirflowApi):
             env={
                 **self._environment,
                 "AIRFLOW__API__PORT": str(url.port),
-                # the path would come before that of the execution API
+                # without the path, which would be put before the path of the execution API
                 **({"AIRFLOW__API__BASE_URL": f"http://{url.netloc}"} if component == EXECUTION_API else {}),
             },
             cwd=self.home,
@@ -140,7 +140,7 @@ class RealAirflow(AirflowApi):
         self.sign_in(self._person)
 
     def _up(self) -> set[str]:
-        """Return which components are up; of most of them the API server tells it."""
+        """Return the names of the components that are up, most of them as the API server reports."""
         health = self.health()
         up = {name.replace("_", "-") for name, is_healthy in health.items() if is_healthy}
         up |= {API_SERVER} if health else set()
@@ -177,7 +177,7 @@ def _run(command: Sequence[str], environment: Mapping[str, str], folder: Path) -
 
 
 def base_environment(home: Path, dags_folder: Path, url: str, execution_url: str) -> dict[str, str]:
-    """Return the variables of an Airflow process, without those that say where the database is."""
+    """Return the environment variables of an Airflow process, except for the address of the database."""
     return {
         **{name: os.environ[name] for name in PASSED_ON if name in os.environ},
         "HOME": str(home),

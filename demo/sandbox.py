@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def start_sandbox(processes: Processes, folder: Path, *options: str) -> tuple[str, Control]:
     """Start the sandbox on a free port.
 
-    :param folder: for its output; created if it is missing
+    :param folder: folder for its output; created if it is missing
     :param options: further arguments of its command line
     :return: its address, and the client that controls it
     :raises TimeoutError: if it does not listen in time

@@ -1,4 +1,4 @@
-"""Airflow's commands, as a person gives them in a shell."""
+"""Airflow's commands, as a person runs them in a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def shell_environment(home: Path) -> dict[str, str]:
-    """Return that of a shell which finds the commands of this Python, and has an Airflow of its own.
+    """Return the environment of a shell that finds this Python's commands and has an Airflow of its own.
 
     :param home: its ``AIRFLOW_HOME``.
     """
@@ -23,7 +23,7 @@ def shell_environment(home: Path) -> dict[str, str]:
 
 
 def in_shell(environment: dict[str, str], *lines: str) -> str:
-    """Run lines as a person pastes them, up to the first that fails; return what they print."""
+    """Run lines as a person pastes them, and return what they print; a line that fails is an error."""
     done = subprocess.run(
         ["/bin/sh", "-euc", "\n".join(lines)],
         env=environment,

@@ -1,7 +1,7 @@
 """What the tests cost: CPU seconds, also of each file, and their ratio to a fixed piece of work.
 
-The work is done on the same machine, since a second of one is not a second of another, and before and after
-the tests, since many machines change their speed: CONTRIBUTING.md allows a ratio. Nothing fails for it.
+The work runs on the same machine, since machines differ in speed, and both before and after the tests, since
+many machines change their speed. CONTRIBUTING.md has the ratio to aim for; no test fails because of it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ DEAREST = 10
 
 
 def cpu_seconds() -> float:
-    """Return what this process has taken, and those that it has started and seen end."""
+    """Return the CPU seconds of this process and of the child processes that it has waited for."""
     usages = (resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def fixed_work() -> float:
-    """Do what interpreted and compiled code do in the tests, three times; return the least CPU seconds."""
+    """Run interpreted and compiled code, as the tests do, three times; return the least CPU seconds."""
     return min(_seconds_of_work() for _ in range(3))
 
 
@@ -41,7 +41,7 @@ def _seconds_of_work() -> float:
 
 
 class Meter:
-    """Counts in the process that runs tests, and adds up in the one that reports."""
+    """Measures in each process that runs tests, and adds up in the process that reports."""
 
     def __init__(self, *, is_worker: bool) -> None:
         self._counted = 0.0
@@ -56,7 +56,7 @@ class Meter:
     def pytest_runtest_makereport(self) -> Generator[None, Any, Any]:
         report = yield
         now = cpu_seconds()
-        # a worker sends a report with all its attributes
+        # a worker of xdist sends a report with all its attributes
         report.cpu_seconds, self._counted = now - self._counted, now
         return report
 
@@ -80,5 +80,5 @@ class Meter:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count, in each process."""
+    """Register the meter, in each process."""
     config.pluginmanager.register(Meter(is_worker=hasattr(config, "workerinput")), "meter")

@@ -1,6 +1,6 @@
-"""Check that the tree is ready to be released as a tag says: ``python -m tests.check_release v1.0.0``.
+"""Check that the checkout is ready for release under a tag: ``python -m tests.check_release v1.0.0``.
 
-Prints what is missing, a line each, and ends with 1 if anything is.
+Prints a line for each problem, and exits with 1 if there is one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def missing(root: Path, tag: str) -> list[str]:
-    """Return what keeps the tree from being released, as sentences.
+    """Return the problems that prevent the release, as sentences.
 
     :param root: the checkout.
     :param tag: the tag, such as ``v1.0.0``.

@@ -1,4 +1,4 @@
-"""What all tests share: clients of a sandbox, and the check that all they send keeps the contract."""
+"""What all tests share: clients of a sandbox, and the check that all their requests keep the contract."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:  # slow to import, or not in every environment
 
 pytest_plugins = ["airflow_provider_webcollect.sandbox.pytest_plugin", "tests.budget"]
 
-#: Tries as in production, with short waits.
+#: As many attempts as in production, with short waits.
 RETRIES = Retries(first_wait=0.01, longest_wait=0.05)
 
 #: The fixtures of tests that run DAGs, or load into warehouses.
 RUNS_AND_LOADS = {"airflow_database", "database", "in_duckdb", "postgresql"}
 
-#: A filesystem in memory, which Linux has; and the bytes that must be free in it.
+#: Linux's filesystem in memory, and the bytes that must be free in it.
 MEMORY, ENOUGH_MEMORY = Path("/dev/shm"), 2 * 1024**3
 
 
@@ -58,7 +58,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Look for no garbage while modules are imported: all of it stays, and looking takes seconds."""
+    """Disable garbage collection during imports: it takes seconds and finds nothing, since modules stay."""
     gc.disable()
     try:
         return (yield)
@@ -66,13 +66,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest looks at marks, and xdist for groups
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks, and xdist the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave cases to the night; keep a file's tests in one process, unless they are marked otherwise.
 
-    What takes longest comes first: in one process all that need a whole Airflow, of which two would be too
-    much for two cores; in one other all that run DAGs or load into warehouses, since the first DAG run of a
-    process takes five seconds, and the first load four.
+    The longest tests come first: in one process all that need a whole Airflow, since two of these are too
+    much for two cores; in another process all that run DAGs or load into warehouses, since the first DAG run
+    of a process takes five seconds, and the first load four.
     """
     samples = defaultdict(list)
     for item in items:
@@ -109,12 +109,12 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def only_new_garbage() -> None:
-    """Leave what is loaded out of garbage collections until the end, which take half a second else."""
+    """Exclude loaded objects from garbage collection until the end; otherwise each takes half a second."""
     gc.freeze()
 
 
 def pytest_sessionfinish() -> None:
-    """Let pytest's last collections find all garbage, and the errors that nobody could raise."""
+    """Let pytest's last collections find all garbage, and with it errors that could not be raised."""
     gc.unfreeze()
 
 
@@ -143,7 +143,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def contract() -> RequestContract:
-    """Holds requests to the contract, which is read where there are some."""
+    """The check of requests against the contract, which is read only in processes that need it."""
     from tests.contract.client_requests import RequestContract
 
     return RequestContract()
@@ -156,7 +156,7 @@ def sandbox(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Iterator[Sandbox]:
-    """A sandbox; all that the provider's client sends it in the test must keep the contract.
+    """A sandbox; every request that the provider's client sends it in the test must keep the contract.
 
     Only ``@pytest.mark.beyond_the_contract`` lifts that, for what assumptions.md adds to the contract.
     """
@@ -183,7 +183,7 @@ def sandbox(
 
 @pytest.fixture
 def connect(sandbox: Sandbox) -> Iterator[Callable[..., Client]]:
-    """Makes clients of the sandbox; what is given replaces the usual settings, credentials and so on."""
+    """Makes clients of the sandbox; arguments replace the usual settings, credentials and so on."""
     clients: list[Client] = []
 
     def make(
@@ -225,7 +225,7 @@ def client(connect: Callable[..., Client]) -> Client:
 
 @pytest.fixture
 def scene(sandbox: Sandbox, tmp_path: Path) -> Scene:
-    """What the table of operations speaks of."""
+    """The tasks and other values to which the table of operations refers."""
     from tests.operations import Scene
 
     return Scene(sandbox, tmp_path)

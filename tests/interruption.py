@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 from airflow_provider_webcollect.service.threads import Stop
 
-#: Whoever has started the tests in the background has them ignore SIGINT.
+#: Accepts SIGINT, which tests that run in the background ignore.
 _TAKES_SIGINT = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
-#: Seconds until what must happen is taken for hanging: no test expects anything of the machine's speed.
+#: Seconds after which something expected counts as hanging; no test depends on the machine's speed.
 PATIENCE = 300.0
 
 
@@ -37,7 +37,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def until_no_thread(name: str) -> None:
-    """Wait until no thread runs, or is about to, whose name begins like that."""
+    """Wait until no thread whose name begins with ``name`` runs or is being started."""
     until(lambda: not any(thread.name.startswith(name) for thread in threading.enumerate()))
 
 
@@ -53,14 +53,14 @@ class Pauses(Stop):
 
 
 class Signalled(BaseException):
-    """What the handler of a signal raises, as Airflow's does at a task's `execution_timeout`."""
+    """The exception of a signal handler, as Airflow's handler raises one at a task's `execution_timeout`."""
 
 
 @contextlib.contextmanager
 def signalled_when(happened: Callable[[], object], error: type[BaseException] = Signalled) -> Iterator[None]:
     """Have a signal interrupt the main thread, with ``error``, once something has happened.
 
-    Python drops what is raised while it finalizes an object; then the signal comes again.
+    Python drops an exception that is raised while it finalizes an object; then the signal is sent again.
     """
     unraisable_hook = sys.unraisablehook
     again: list[threading.Timer] = []
@@ -70,7 +70,7 @@ def signalled_when(happened: Callable[[], object], error: type[BaseException] = 
 
     def signal_again(dropped: sys.UnraisableHookArgs) -> None:
         if isinstance(dropped.exc_value, error):
-            # here it would be raised, and dropped, within this function
+            # a signal right now would be raised, and dropped, within this hook
             again.append(threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGUSR1)))
             again[-1].start()
         else:

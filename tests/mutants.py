@@ -1,8 +1,8 @@
 """Puts small defects into the package, one at a time, and says which test notices each.
 
-``python -m tests.mutants`` is run before and after a change that makes the tests cheaper: a defect that was
-noticed before and is not afterwards shows an assertion that has got looser. The defects go into a copy of the
-tracked files; the checkout stays as it is.
+Run ``python -m tests.mutants`` before and after a change that makes the tests cheaper: a defect that is only
+noticed before shows that an assertion has become weaker. The defects go into a copy of the tracked files; the
+checkout does not change.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "airflow_provider_webcollect"
-#: Where the tests find servers; a Makefile names them relative to the checkout.
+#: Variables that say where the tests' servers are; the Makefile sets paths relative to the checkout.
 SERVERS = ("WEBCOLLECT_SERVERS", "WEBCOLLECT_AZURITE", "WEBCOLLECT_WAREHOUSES")
-#: Seconds after which the tests of a defect are ended; a test ends by itself after two minutes.
+#: Seconds after which the tests of a defect are killed; a single test ends by itself after two minutes.
 LONGEST = 900.0
 FAILED = re.compile(r"^(?:FAILED|ERROR) (\S.*?)(?: - .*)?$", re.MULTILINE)
 SURVIVED = "**SURVIVED**"
@@ -34,12 +34,12 @@ SURVIVED = "**SURVIVED**"
 class Mutant:
     """A defect.
 
-    :param file: relative to the package.
-    :param old: a text that it has exactly once.
-    :param new: what replaces it.
-    :param breaks: the promise that does not hold any more.
-    :param tests: the files that must notice, relative to ``tests``; with ``-k`` and a word
-        in the names of the tests that are meant where the others take long.
+    :param file: path of the module, relative to the package.
+    :param old: text that the module has exactly once.
+    :param new: text that replaces it.
+    :param breaks: the promise that no longer holds.
+    :param tests: test files that must notice the defect, relative to ``tests``; where the other tests take
+        long, with ``-k`` and a word of the names of the tests to run.
     """
 
     file: str
@@ -59,7 +59,7 @@ class Mutant:
 
     @property
     def module(self) -> str:
-        """The name of the module that it is in."""
+        """The name of the changed module."""
         return f"{PACKAGE}.{self.file.removesuffix('.py').replace('/', '.')}".removesuffix(".__init__")
 
 
@@ -217,7 +217,7 @@ MUTANTS = (
 
 
 def main() -> int:
-    """Try all defects, or those that are named; the exit status is 1 unless tests notice each of them."""
+    """Try all defects, or those of ``--only``; return the exit status, which is 0 if tests notice all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="numbers of defects, with commas between them")
     arguments = parser.parse_args()
@@ -245,7 +245,7 @@ def main() -> int:
 
 
 def copy_tree(folder: Path) -> None:
-    """Put the tracked files into a folder, as they are in the checkout."""
+    """Copy the tracked files, as they are in the checkout, into a folder."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, check=True)
     for name in listed.stdout.decode().split("\0"):
         if (ROOT / name).is_file():
@@ -254,15 +254,15 @@ def copy_tree(folder: Path) -> None:
 
 
 def tried(folder: Path, number: int, mutant: Mutant) -> str:
-    """Return the test that notices a defect, or else what has become of it.
+    """Return the test that notices a defect; if none does, return why.
 
-    :param folder: with the tree.
+    :param folder: folder with the copied tree.
     """
     path = folder / PACKAGE / mutant.file
     source = path.read_text()
     try:
         path.write_text(mutant.applied_to(source))
-        # of its own, so that nobody takes the code that was compiled of another text for this one's
+        # a modification time of its own, so that Python does not use bytecode of another text
         os.utime(path, (number, number))
         command = [sys.executable, "-P", "-c", f"import {mutant.module} as module; print(module.__file__)"]
         result = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True)
@@ -277,10 +277,10 @@ def tried(folder: Path, number: int, mutant: Mutant) -> str:
 
 
 def first_failing(folder: Path, tests: list[str]) -> str:
-    """Return the first test that fails in a tree, or else how its tests have ended."""
+    """Return the first test that fails in a tree; if none does, return how the tests have ended."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["-m", "not at_night", *tests]
-    # not into a pipe: servers that a failed test has left would hold it
+    # not into a pipe: servers left by a failed test would keep it open
     log = folder / "pytest.log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -311,7 +311,7 @@ def first_failing(folder: Path, tests: list[str]) -> str:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Return that of processes which import the package of a tree, whatever is installed."""
+    """Return the environment of processes that import the tree's package, whatever is installed."""
     servers = {name: str(Path(os.environ[name]).absolute()) for name in SERVERS if name in os.environ}
     return {**os.environ, **servers, "PYTHONPATH": str(folder), "AIRFLOW_HOME": str(folder / ".airflow")}
 

@@ -1,7 +1,7 @@
-"""The operations of the service: how each is asked for, what is then sent, and what the service then has.
+"""A table of the service's operations: how each is called, what is then sent, and what it changes.
 
-The faces are the client, the hook, the operators and the command line. Each goes through the whole table, so
-what an operation does is said once; what is one face's own is tested there.
+The tests of the client, the hook, the operators and the command line all go through the table, so the effect
+of an operation is defined once. What only one of these interfaces does is tested with that interface.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from airflow_provider_webcollect.service.url_file import url_list
 
 TODAY = datetime.datetime.now(datetime.UTC).date()
 URLS = ["https://shop.example/1", "http://shop.example/ü"]
-#: Operators are named like their endpoints, but for letter case and underscores.
+#: The package's names by their lower-case form: operators are named like their endpoints in another spelling.
 OPERATORS = {name.lower(): name for name in dir(airflow_provider_webcollect)}
 
 
 class Scene:
     """Two tasks that ran once, each in a group of its own, and a file of URLs.
 
-    :param folder: where the file will be; without one, there is none.
-    :ivar words: what the words in capitals of the table stand for.
+    :param folder: folder for the file of URLs; None for no file.
+    :ivar words: the values for which the words in capitals of the table stand, by word.
     """
 
     def __init__(self, sandbox: Sandbox, folder: Path | None = None) -> None:
@@ -55,9 +55,9 @@ class Scene:
         }
 
     def fill(self, value: Any, **instead: str) -> Any:
-        """Return a value in which each word is what it means here.
+        """Return a value in which each word in capitals is replaced by what it stands for.
 
-        :param instead: what words mean instead.
+        :param instead: other values for some words.
         """
         match value:
             case str():
@@ -77,35 +77,37 @@ class Scene:
         return {task["task_id"] for task in self.control.tasks()}
 
     def steps(self) -> list[dict[str, Any]]:
-        """Return the task's loop, page and text step, as the service now has them."""
+        """Return the task's loop, page and text steps, as the service now has them."""
         steps: list[dict[str, Any]] = self.control.task(self.words["TASK"])["actions"]
         return steps
 
     def copies(self) -> list[int]:
-        """Return the groups of the tasks that have come."""
+        """Return the group ids of the tasks that have been added."""
         return sorted(self.control.task(id_)["group_id"] for id_ in self.ids() - self.before)
 
     def sent(self, name: str) -> dict[str, Any]:
-        """Return the query or body of the one request that an endpoint has got."""
+        """Return the query or body of the only request that an endpoint has received."""
         (request,) = self.control.requests(PATHS[name])
         return {**request["query"], **json.loads(request["body"] or "{}")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A row of the table. The words in capitals stand for what is in a :class:`Scene`.
+    """A row of the table. Words in capitals stand for values of a :class:`Scene`.
 
-    :ivar name: that of the endpoint, of its function and of the hook's method.
-    :ivar arguments: of these two.
-    :ivar returns: what they return, or a list of.
-    :ivar sent: the query or body of the one request to the endpoint; of a form, the log has none.
-    :ivar then: whether the service has what it must have then, and had not before.
+    :ivar name: name of the endpoint, of its function and of the hook's method.
+    :ivar arguments: arguments of the function and the method.
+    :ivar returns: type of their result, or of its entries if it is a list.
+    :ivar sent: the query or JSON body of the only request to the endpoint; None for a form.
+    :ivar then: returns whether the service has the operation's effect, which it has not before; None if it
+        has no effect.
     :ivar operator: the operator's arguments; None where there is no operator.
-    :ivar result: the operator's result, or what is known of it.
-    :ivar doubt: what the operator says to check if a lost answer leaves open whether it has taken effect.
+    :ivar result: the operator's result, or the known part of it, see :func:`holds`.
+    :ivar doubt: what the operator says when a lost response leaves open whether the operation took effect;
+        empty if the operation may be repeated.
     :ivar command: the words after ``webcollect``; empty where there is no command.
-    :ivar rows: what the command shows, or what is known of each row.
-    :ivar question: what the command asks before it does what cannot be undone.
+    :ivar rows: the rows that the command shows, or the known part of each, see :func:`holds`.
+    :ivar question: what the command asks before a change that cannot be undone; empty where it does not ask.
     """
 
     name: str
@@ -128,22 +130,22 @@ class Operation:
         return call
 
     def make_operator(self, scene: Scene, *, words: Mapping[str, str] | None = None, **arguments: Any) -> Any:
-        """Return its operator.
+        """Return the operator of this operation.
 
-        :param words: what words mean instead.
-        :param arguments: replace those of the table.
+        :param words: other values for some words.
+        :param arguments: arguments that replace those of the table.
         """
         usual = scene.fill(self.operator, **(words or {}))
         return operator_of(self.name)(**{"task_id": self.name, **usual, **arguments})
 
     def received(self, scene: Scene) -> int:
-        """Return how many requests the endpoint has got."""
+        """Return the number of requests that the endpoint has received."""
         return len(scene.control.requests(PATHS[self.name]))
 
     def check(self, scene: Scene, *, sent_more: bool = True) -> None:
         """Check what was sent, and what the service has.
 
-        :param sent_more: whether what the row does not name may have been sent beside.
+        :param sent_more: whether the request may have fields that the row does not name.
         """
         if self.sent is not None:
             sent = scene.sent(self.name)
@@ -153,7 +155,7 @@ class Operation:
 
 
 def holds(value: Any, known: Any) -> bool:
-    """Return whether a value is as known; of dicts, also within it, all entries may not be known."""
+    """Return whether a value is as known; dicts in it, at any depth, may have further entries."""
     match known:
         case dict():
             return all(holds(value[name], entry) for name, entry in known.items())
@@ -169,13 +171,13 @@ _WEEK = {"start": "WEEK_AGO", "end": "TODAY"}
 _STEP = {"action_type": "EnterTextAction", "action_id": "TEXT"}
 _SENT_STEP = {"actionType": "EnterTextAction", "actionId": "TEXT"}
 
-#: In an order in which all succeed one after another.
+#: The rows, in an order in which all operations succeed one after another.
 OPERATIONS = [
     Operation(
         name="refresh_token",
         arguments={"refresh_token": "REFRESH"},
         returns=models.TokenRecord,
-        # as the sandbox logs it
+        # the sandbox masks it in its log
         sent={"grant_type": "refresh_token", "refresh_token": "***"},
     ),
     Operation(

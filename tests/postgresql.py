@@ -1,4 +1,4 @@
-"""A PostgreSQL server on loopback, of the programs that the Makefile finds or installs."""
+"""A PostgreSQL server on loopback, run from the programs that the Makefile finds or installs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.interruption import PATIENCE
 
 
 class PostgreSQL:
-    """A PostgreSQL server that may be stopped and started again.
+    """A PostgreSQL server that may be killed and started again.
 
     :param programs: the folder with ``postgres`` and ``initdb``
     """
@@ -33,7 +33,7 @@ class PostgreSQL:
         self._port, self._password = free_port(), secrets.token_hex()
         self.address = f"airflow:{self._password}@127.0.0.1:{self._port}/postgres"
         self.socket_folder = str(folder / "data")
-        # it refuses to run as root
+        # PostgreSQL refuses to run as root
         self._user = "nobody" if os.getuid() == 0 else None
 
     def create(self) -> None:
@@ -75,7 +75,7 @@ class PostgreSQL:
         wait_for(lambda: _answers(self.address), "PostgreSQL")
 
     def start_pooler(self) -> str:
-        """Start PgBouncer, which gives each transaction any session, and return its address."""
+        """Start PgBouncer, which runs each transaction in any session, and return its address."""
         port, host = free_port(), self.address.partition("@")[2].partition("/")[0]
         settings = self._folder.parent / "pgbouncer.ini"
         settings.write_text(
@@ -98,7 +98,7 @@ class PostgreSQL:
         return address
 
     def kill(self) -> None:
-        """Kill the server; transactions under way are lost."""
+        """Kill the server; open transactions are lost."""
         self._processes.kill("postgres")
 
     def query(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -119,9 +119,9 @@ def _answers(address: str) -> bool:
 
 
 def copy_programs(programs: Path, folder: Path) -> Path:
-    """Return a folder with the servers' programs that every user can reach.
+    """Copy the servers' programs to where every user can reach them, and return their folder.
 
-    Root's server runs as another user, who may not be allowed to enter this project's folder.
+    A server that root starts runs as another user, who may not be allowed to enter this project's folder.
     """
     return shutil.copytree(programs, folder / "programs", symlinks=True) / "bin"
 
@@ -129,7 +129,8 @@ def copy_programs(programs: Path, folder: Path) -> Path:
 def wait_for(condition: Callable[[], bool], what: str) -> None:
     """Wait until a server answers.
 
-    :param condition: whether it does; ``what`` is its name.
+    :param condition: returns whether the server answers.
+    :param what: the server's name.
     """
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -142,7 +143,7 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 def running_postgresql(programs: Path) -> Iterator[PostgreSQL]:
     """Run a server whose files every user can reach.
 
-    :param programs: what the Makefile has found or installed.
+    :param programs: folder that the Makefile has found or installed, with the programs in ``bin``.
     """
     with tempfile.TemporaryDirectory(prefix="webcollect-postgresql-") as name, Processes() as processes:
         folder = Path(name)

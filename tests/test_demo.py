@@ -1,4 +1,4 @@
-"""The demo's parts: processes that never outlive it, a proof that finds what is wrong, and `make ui`."""
+"""The demo's parts: processes that never outlive it, a verification that finds differences, and `make ui`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_processes_end_with_their_starter_however_it_ends(tmp_path: Path, ending
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process has not ended, be it that nobody has asked for its exit code."""
+    """Return whether a process runs; one that has ended does not, even if its exit code has not been read."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

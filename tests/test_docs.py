@@ -36,7 +36,7 @@ ARCHITECTURE, CONTRACT, ASSUMPTIONS, PROTOCOL, RELIABILITY = (
 PACKAGE = ROOT / "airflow_provider_webcollect"
 LOG_LINES = DOCS / "guides" / "find-out-what-runs.md"
 CITATION = re.compile(r"\b(contract|assumptions)\.md, ")
-#: What may follow: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
+#: What may follow the name of the page: "endpoint 7", "endpoints 17, 18 and 19", or a heading.
 CITED = re.compile(r"endpoints? \d+(?:(?:, | and | to )\d+)*\b|[A-Z][\w-]*(?: [\w-]+)*")
 
 
@@ -47,7 +47,7 @@ def rows_of_endpoints() -> dict[int, list[str]]:
 
 
 def sections(page: Path) -> dict[str, str]:
-    """Return what stands below each heading, in one line; of ``Endpoint 7: …`` only what is cited counts."""
+    """Return the text below each heading, in one line; ``Endpoint 7: …`` is shortened to ``Endpoint 7``."""
     _, *parts = re.split(r"^##+ (.*)\n", page.read_text(), flags=re.MULTILINE)
     return {
         heading.partition(":")[0]: " ".join(text.split())
@@ -68,13 +68,13 @@ def citations(code: str) -> Iterator[tuple[str, str]]:
 
 
 def anchors(page: Path) -> set[str]:
-    """Return what links may name after the ``#``."""
+    """Return the anchors of a page, which links may name after the ``#``."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
 
 
 def templates(package: str) -> Iterator[str]:
-    """Yield the strings of a package's code, in one line, with … for what f-strings and logging fill in."""
+    """Yield the strings of a package's code, with … for the values that f-strings and logging fill in."""
     for file in (ROOT / package).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             match node:
@@ -92,7 +92,7 @@ def files_named(page: str) -> set[str]:
 
 
 def modules_drawn(page: str) -> set[str]:
-    """Return the modules and packages that the picture of the architecture has, relative to the package."""
+    """Return the modules and packages in the picture of the architecture, relative to the package."""
     drawn = set()
     package_at: dict[int, str] = {}
     for line in "".join(re.findall(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)).splitlines():
@@ -183,7 +183,7 @@ def test_the_architecture_names_files_and_their_definitions() -> None:
 def test_docstrings_explain_each_key_of_manifest_and_commits(kind: type[msgspec.Struct]) -> None:
     said = " ".join(base.__doc__ or "" for base in kind.__mro__)
     names = {name for listed in re.findall(r":ivar (\w+):|``(\w+)``", said) for name in listed}
-    # what these are is plain
+    # these need no explanation
     names |= {"name", "source", "rows", "bytes", "sha256"}
     assert set(kind.__struct_fields__) - names == set()
 
@@ -197,7 +197,7 @@ def test_docstrings_explain_each_key_of_manifest_and_commits(kind: type[msgspec.
         if isinstance(kind, type)
         and issubclass(kind, Exception)
         and kind.__module__ == module.__name__
-        # what others derive from is raised only if it has a line of its own
+        # a base class needs no line of its own
         and not kind.__subclasses__()
     ],
 )
@@ -213,14 +213,14 @@ def test_log_lines_that_the_docs_explain_are_in_the_code() -> None:
     assert len(explained) > 8
     code = list(templates("airflow_provider_webcollect"))
     for line in explained:
-        # what stands between the words that are filled in
+        # the fixed words between the values that are filled in
         for words in re.split(r"…|\d[\d.]*| for | task |[(),:;.]", line.replace("`", "")):
             if len(words.split()) > 1:
                 assert any(words.strip() in text for text in code), line
 
 
 def run_by_day(selected: str) -> bool:
-    """Return whether `make test` runs any of the tests that the page on reliability selects."""
+    """Return whether `make test` runs any of the tests that an entry of the page on reliability selects."""
     file, _, word = selected.partition(" -k ")
     if file.startswith("tests/system"):
         return False
@@ -234,7 +234,7 @@ def kept_by_day(file: str) -> list[str]:
 
 
 def names_by_day(node: ast.AST) -> Iterator[str]:
-    """Yield the name of each test of a module or class that is not left to the night."""
+    """Yield the name of each function of a module or class that is not marked `at_night`."""
     assigned = [child for child in getattr(node, "body", []) if isinstance(child, ast.Assign)]
     marks = [statement.value for statement in assigned if ast.unparse(statement.targets[0]) == "pytestmark"]
     marks = [element for mark in marks for element in getattr(mark, "elts", [mark])]
@@ -272,7 +272,7 @@ def test_the_page_on_reliability_names_real_tests_and_targets() -> None:
 
 
 def targets(makefile: str) -> set[str]:
-    """Return the targets of a Makefile that make no file."""
+    """Return the phony targets of a Makefile."""
     return set(" ".join(re.findall(r"^\.PHONY: (.*)$", (ROOT / makefile).read_text(), re.MULTILINE)).split())
 
 
@@ -317,5 +317,5 @@ def test_the_dag_of_the_readme_can_be_pasted(tmp_path: Path) -> None:
     assert [task.destination for task in second.tasks if task.task_id.endswith(".land")] == [
         f"s3://aws_default@my-bucket/{name}" for name in ("prices", "books")
     ]
-    # what the first DAG has landed is continued
+    # the second DAG goes on with the landing of the first one
     assert first["land"].destination == "s3://aws_default@my-bucket/prices"

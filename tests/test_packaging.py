@@ -112,7 +112,7 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
     extras, groups = project["project"]["optional-dependencies"], project["dependency-groups"]
     wanted = [*project["project"]["dependencies"]]
     wanted += [entry for name in ("sandbox", "parquet", "patterns", "s3") for entry in extras[name]]
-    # the scenarios on a distributed Airflow run on the newest one only
+    # the scenarios on a distributed Airflow run on the newest version only
     used = [group for name, group in groups.items() if name != "system" or "3.3" in constraints.name]
     wanted += [entry for group in used for entry in group if isinstance(entry, str)]
     names = {canonicalize_name(Requirement(line).name) for line in pins(constraints)}
@@ -121,14 +121,14 @@ def test_all_that_make_installs_is_pinned(project: dict[str, Any], constraints: 
 
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., PathDistribution]:
-    """Builds the metadata of a wheel with a README and addresses, in the working directory."""
+    """Builds the metadata of a wheel with a README and project URLs, in the working directory."""
 
     def built(readme: str, urls: dict[str, str]) -> PathDistribution:
         (tmp_path / PACKAGE).mkdir()
         for name in ("LICENSE", "hatch_build.py", f"{PACKAGE}/__init__.py"):
             shutil.copy(ROOT / name, tmp_path / name)
         (tmp_path / "README.md").write_text(readme)
-        # without the addresses that the project has
+        # without the project's own URLs
         text = re.sub(r"^\[project\.urls\]\n(.+\n)*", "", (ROOT / "pyproject.toml").read_text(), flags=re.M)
         lines = [f'{name} = "{url}"' for name, url in urls.items()]
         (tmp_path / "pyproject.toml").write_text("\n".join([text, "[project.urls]", *lines]))
@@ -140,7 +140,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path
 
 @pytest.fixture
 def describe(built: Callable[..., PathDistribution]) -> Callable[..., str]:
-    """Returns the long description that a README makes, as a package index renders it."""
+    """Returns the long description made from a README, as a package index renders it."""
 
     def describe(readme: str, repository: str | None) -> str:
         urls = {"Repository": repository} if repository else {}
@@ -182,7 +182,7 @@ row["e"](f.md)
     assert links(describe(readme, f"{REPOSITORY}/")) == [
         f"{REPOSITORY}/blob/{tag}/docs/a.md#part",
         "https://example.com/b",
-        "#user-content-part",  # the renderer names headings so
+        "#user-content-part",  # the renderer adds the prefix to anchors
         f"{REPOSITORY}/raw/{tag}/docs/d.png",
     ]
 
@@ -219,7 +219,7 @@ def test_the_source_distribution_can_be_built(tmp_path: Path, monkeypatch: pytes
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """The files that a release is checked by, ready to be released as 1.0.0."""
+    """The files that ``check_release`` reads, ready for the release of 1.0.0."""
     (tmp_path / PACKAGE).mkdir()
     (tmp_path / PACKAGE / "__init__.py").write_text('__version__ = "1.0.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n\n## 1.0.0 (2026-12-01)\n")
@@ -275,7 +275,7 @@ def test_each_change_is_tested_on_two_pythons_with_caches(
     for workflow in made.values():
         (kept,) = [step for step in workflow["jobs"]["make"]["steps"] if "cache@" in step.get("uses", "")]
         assert re.search(r"matrix\.python.*hashFiles\('constraints/\*\*'", kept["with"]["key"])
-    # what is released is made from nothing that another run has kept
+    # a release uses nothing that another run has cached
     assert "cache" not in (workflows / "release.yml").read_text()
 
 

@@ -1,4 +1,4 @@
-"""The safeguards of the system tests can be removed: the package has the texts that stand for them."""
+"""The system tests can remove each safeguard: the package has the text that the removal replaces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a task goes: the spans below its own, in OpenTelemetry's traces."""
+"""The OpenTelemetry spans below the span of a task, which show where its time goes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 READ = "/data/all"
 CALL = endpoints.get_running_counts()
-#: No response is slow, so that no page is prefetched; and every one is, so that all but the first are.
+#: With the first, no response counts as slow and no page is prefetched; with the second, all but one are.
 IN_TURN, PREFETCHING = ClientTiming(slow_response=float("inf")), ClientTiming(slow_response=0.0)
 
 Connect = Callable[..., Client]
@@ -51,7 +51,7 @@ def client(connect: Connect) -> Client:
 
 @pytest.fixture
 def land(client: Client, tmp_path: Path) -> Land:
-    """Lands a task of the service, with pages of 100 rows."""
+    """Lands a collection task, with pages of 100 rows."""
     usual_client = client
 
     def land(task_id: str, *, client: Client = usual_client, **options: Any) -> Landed:
@@ -74,7 +74,7 @@ def task_of(sandbox: Sandbox, rows: int) -> str:
 
 
 def is_tree(spans: Spans, tree: str) -> bool:
-    """Compare what was recorded, so that pytest shows a difference by lines."""
+    """Assert that this tree was recorded, so that pytest shows a difference by lines."""
     assert spans.tree().splitlines() == textwrap.dedent(tree).strip().splitlines()
     return True
 
@@ -227,7 +227,7 @@ def test_beyond_a_hundred_pages_few_are_recorded(spans: Spans, sandbox: Sandbox,
     assert [(page.attributes or {})["webcollect.offset"] for page in pages] == [
         offsets[number - 1] for number in numbers
     ]
-    # a page that is not recorded leaves what it waits for to the span around it
+    # the spans below a page that is not recorded move below the enclosing span
     assert spans.tree().splitlines()[-7:] == [
         "  token",
         "    renewal",

@@ -1,4 +1,4 @@
-"""An Airflow of these tests' own: its home has to be set before anything imports it."""
+"""A separate Airflow for these tests: its home must be set before anything imports Airflow."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tests.airflow.landings import Landing
 
 assert "airflow" not in sys.modules, "Airflow was imported before its home was set"
-# where tests/conftest.py puts temporary folders: every DAG run commits to the database a dozen times
+# in memory, if tests/conftest.py says so: each DAG run commits to the database a dozen times
 HOME = tempfile.TemporaryDirectory(prefix="webcollect-airflow-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
 for _name in [name for name in os.environ if name.startswith("AIRFLOW_")]:
     del os.environ[_name]
@@ -41,21 +41,21 @@ os.environ |= {
     "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
     "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
     "AIRFLOW__LOGGING__LOGGING_LEVEL": "INFO",
-    # hosts that share a Variable take seconds to tell who renews the token
+    # hosts that share a Variable need seconds to agree on which of them renews the token
     "AIRFLOW__WEBCOLLECT__TOKEN_STORE": "memory",
 }
 
 
 @pytest.fixture(scope="session", autouse=True)
 def airflow_home() -> Iterator[str]:
-    """The folder that holds everything of this Airflow."""
+    """The folder with all files of this Airflow."""
     yield HOME.name
     HOME.cleanup()
 
 
 @pytest.fixture(autouse=True)
 def forgotten_secrets() -> Iterator[None]:
-    """Have Airflow forget what it masks: it makes one pattern of all secrets, again for each of them."""
+    """Clear the secrets that Airflow masks: for each new one, it compiles a pattern of all of them again."""
     yield
     for name in ("airflow._shared", "airflow.sdk._shared"):
         if module := sys.modules.get(f"{name}.secrets_masker.secrets_masker"):
@@ -68,7 +68,7 @@ def forgotten_secrets() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_waste_of_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pauses are the shortest that may be chosen; status queries are not spaced if no limit is enforced."""
+    """Make random pauses as short as possible; do not space status queries if no limit is enforced."""
     from airflow_provider_webcollect.service.rate_limit import STATUS_INTERVALS
 
     settings = [marker.kwargs for marker in request.node.iter_markers("webcollect_sandbox")]
@@ -80,12 +80,12 @@ def no_waste_of_time(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.fixture(scope="session")
 def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A metadata database, empty at first, of Airflow; and the file of one that stays so."""
-    # not before the home is set
+    """Make Airflow's metadata database; return the file of an empty copy, which stays empty."""
+    # imports Airflow, so not before its home is set
     from tests.airflow.dag_runs import make_database
 
     folder = tmp_path_factory.getbasetemp()
-    # a worker's folder is in that of all workers
+    # the folder of an xdist worker is inside the folder of all workers
     shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     make_database(airflow_home, shared / "airflow.db")
     return shared / "airflow.db"
@@ -95,8 +95,8 @@ def airflow_database(airflow_home: str, tmp_path_factory: pytest.TempPathFactory
 def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Defines the Airflow connection to the sandbox; ``fields`` and ``extra`` replace the usual values.
 
-    Its unused login is another one for every sandbox, so that nobody takes a token that was stored for
-    another.
+    The login is not used. It differs for each sandbox, so that no test takes a token that was stored for
+    another sandbox.
     """
 
     login = secrets.token_hex()
@@ -121,7 +121,7 @@ def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 @pytest.fixture
 def write_tasks(tmp_path: Path) -> Callable[..., Path]:
-    """Writes a file of collection tasks, as if long ago."""
+    """Writes a file of collection tasks with an old modification time, and returns its path."""
     numbers = itertools.count()
 
     def write(content: str | bytes, suffix: str = ".yaml") -> Path:
@@ -135,7 +135,7 @@ def write_tasks(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def configure_tasks(write_tasks: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
-    """Makes such a file that of the deployment."""
+    """Writes a file of collection tasks, and sets it as the deployment's file."""
 
     def configure(*content: Any) -> Path:
         path = write_tasks(*content)
@@ -162,7 +162,7 @@ def read_models_once() -> None:
 
 @pytest.fixture
 def s3(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
-    """The server with an empty bucket `my-bucket`, reached by whoever uses the environment."""
+    """The S3 server with an empty bucket `my-bucket`; environment variables say how to reach it."""
     read_models_once()
     variables = {
         "AWS_ENDPOINT_URL": s3_storage.options["endpoint_url"],
@@ -180,9 +180,9 @@ def s3(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage
 
 @pytest.fixture
 def said(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Gives what was logged so far; Airflow 2 does it by the standard library, Airflow 3 beside it."""
+    """Returns what was logged so far. Airflow 2 uses `logging`, Airflow 3 writes to the standard streams."""
     if version("apache-airflow").startswith("2."):
-        # making the database leaves it at WARNING
+        # initializing the database leaves the level at WARNING
         caplog.set_level(logging.INFO)
         return lambda: caplog.text
     return lambda: "".join(capfd.readouterr())
@@ -226,7 +226,7 @@ def destination(tmp_path: Path) -> str:
 
 @pytest.fixture
 def landing(sandbox: Sandbox, source: dict[str, Any], destination: str) -> Landing:
-    """That task, and that folder."""
+    """The task ``source`` and the folder ``destination``."""
     from tests.airflow.landings import Landing
 
     return Landing(sandbox, source, destination)
@@ -234,7 +234,7 @@ def landing(sandbox: Sandbox, source: dict[str, Any], destination: str) -> Landi
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a DuckDB file, which the connection `warehouse` leads to."""
+    """The path of the DuckDB file of the connection `warehouse`."""
     path = f"{tmp_path}/warehouse.duckdb"
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": path}))
     return path
@@ -254,13 +254,13 @@ def two_ids(sandbox: Sandbox) -> list[str]:
 
 @pytest.fixture
 def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
-    """Does something once the service got that number of requests: ``(count, path, action, *arguments)``."""
+    """Takes ``(count, path, action, *arguments)``; acts once the service got that many requests of a path."""
 
     has_ended = threading.Event()
 
     def wait_and_do(count: int, path: str, action: Callable[..., None], *arguments: Any) -> None:
         while sum(sandbox.control.counters().get(path, {}).values()) < count:
-            # a test that has failed sends no more
+            # after the test has failed, no more requests follow
             assert not has_ended.wait(0.02), f"{path} got less than {count} requests"
         action(*arguments)
 
@@ -274,7 +274,7 @@ def after_requests(sandbox: Sandbox) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def metrics(monkeypatch: pytest.MonkeyPatch) -> list[Metric]:
-    """The provider's metrics that Airflow has got, the latest last."""
+    """The provider's metrics that were sent to Airflow, the latest last."""
     from airflow.providers.common.compat.sdk import Stats
 
     from tests.airflow.executions import Metric
@@ -292,7 +292,7 @@ def metrics(monkeypatch: pytest.MonkeyPatch) -> list[Metric]:
 
 @pytest.fixture
 def counted(metrics: list[Metric]) -> Callable[[], dict[str, int]]:
-    """Gives the sums of the counters so far."""
+    """Returns the sum of each counter so far."""
 
     def counted() -> dict[str, int]:
         sums = collections.Counter[str]()

@@ -32,7 +32,7 @@ _numbers = itertools.count(1)
 class FinishedRun:
     """How a DAG run ended. Mapped tasks are keyed ``task_id[map_index]``.
 
-    :ivar names: what Airflow shows instead of the map index.
+    :ivar names: the names of mapped tasks that Airflow shows instead of their map indexes.
     """
 
     run_id: str
@@ -46,8 +46,8 @@ class FinishedRun:
 def make_database(home: str, copy: Path) -> None:
     """Make Airflow's tables, and the bundle that DAGs of :func:`run_dag` belong to.
 
-    :param home: its ``AIRFLOW_HOME``, which may have a database already.
-    :param copy: an empty database, which the first of several processes makes for the others.
+    :param home: Airflow's home folder; if it has a database, nothing is done.
+    :param copy: the file of an empty database, which the first process makes and the others copy.
     """
     database = Path(home) / "airflow.db"
     if database.exists():
@@ -77,7 +77,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
 
 def make_dag(**options: Any) -> DAG:
-    """Return an empty DAG of a name that no other has; by default, without a schedule."""
+    """Return an empty DAG with a unique id; by default, without a schedule."""
     usual = {"schedule": None, "start_date": pendulum.datetime(2026, 1, 1, tz="UTC"), "catchup": False}
     return DAG(dag_id=f"dag_{next(_numbers)}", **{**usual, **options})
 
@@ -87,8 +87,8 @@ def run_dag(
 ) -> FinishedRun:
     """Run a DAG to its end with ``dag.test()``.
 
-    :param when_idle: called again and again while no task can run, as a person would act then.
-    :param when: other arguments of that, such as the logical date.
+    :param when_idle: called repeatedly while no task can run; it may act as a person would.
+    :param when: further arguments of ``dag.test()``, such as the logical date.
     """
     if AIRFLOW_V_3_0_PLUS:
         _register(dag)
@@ -98,7 +98,7 @@ def run_dag(
 
 
 def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, **options: Any) -> FinishedRun:
-    """Run operators, one after the other, as a DAG run; each is made inside the DAG."""
+    """Make operators inside a DAG, and run them in this order as a DAG run."""
     with make_dag(**options) as dag:
         tasks = [make_task() for make_task in make]
         for first, second in itertools.pairwise(tasks):
@@ -107,21 +107,21 @@ def run_tasks(*make: Callable[[], Any], when_idle: Callable[[], object] = int, *
 
 
 def serialized(dag: DAG) -> Any:
-    """Return a DAG as Airflow stores it, and reads it again for the web interface."""
+    """Serialize a DAG as Airflow stores it, and return it as the web interface reads it."""
     name = "DagSerialization" if AIRFLOW_V_3_0_PLUS else "SerializedDAG"
     serialization: Any = getattr(serialized_objects, name)
-    # a scheduler, or a test before this one that has run one, reads DAGs without links
+    # a scheduler turns this off for its whole process, perhaps in an earlier test
     serialization._load_operator_extra_links = True
     return serialization.from_dict(json.loads(json.dumps(serialization.to_dict(dag))))
 
 
 def edges(dag: Any) -> set[tuple[str, str]]:
-    """Return which task of a DAG comes before which."""
+    """Return the edges of a DAG, as pairs of task ids."""
     return {(task.task_id, after) for task in dag.tasks for after in task.downstream_task_ids}
 
 
 def passed(value: Any) -> Any:
-    """Return an argument as Airflow passes it on: a literal value without the sign that it is one."""
+    """Return an argument as Airflow passes it on, with each literal value unwrapped."""
     match value:
         case dict():
             return {name: passed(item) for name, item in value.items()}
@@ -131,7 +131,7 @@ def passed(value: Any) -> Any:
 
 
 def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seconds: float) -> None:
-    """Sleep, but for moments while `dag.test()` has nothing to do: it looks again once a second."""
+    """Sleep, but only for a moment if `dag.test()` is idle: it would look for tasks once a second."""
     is_idle = sys._getframe(1).f_code is inspect.unwrap(DAG.test).__code__
     if is_idle:
         when_idle()
@@ -139,7 +139,7 @@ def _sleep(sleep: Callable[[float], None], when_idle: Callable[[], object], seco
 
 
 def _register(dag: DAG) -> None:
-    """Do what the dag processor does with a file's DAGs: `dag.test()` looks for it in the database."""
+    """Store a DAG as the dag processor does: `dag.test()` looks for it in the database."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
     bag = DagBag(dag_folder="/dev/null", bundle_name="dags-folder")
@@ -148,7 +148,7 @@ def _register(dag: DAG) -> None:
 
 
 def _finished(dag_id: str, run_id: str) -> FinishedRun:
-    """Read how a run ended, straight from the tables: undecoded, as it is stored."""
+    """Read how a run ended, straight from the tables."""
     with create_session() as session:
 
         def select(columns: str, table: str) -> Any:
@@ -179,9 +179,9 @@ def _name(task_id: str, map_index: int) -> str:
 
 
 def _decoded(value: str | bytes | int) -> Any:
-    # SQLite turns a text of digits into a number
+    # SQLite returns text of digits as a number
     decoded = value if isinstance(value, int) else json.loads(value)
-    # Airflow 3 encodes values as JSON before it stores them in a JSON column, but not texts
+    # Airflow 3 encodes all values but strings as JSON before the JSON column encodes them, too
     with contextlib.suppress(json.JSONDecodeError):
         return json.loads(decoded) if isinstance(decoded, str) and AIRFLOW_V_3_0_PLUS else decoded
     return decoded

@@ -1,4 +1,4 @@
-"""The example DAGs, as the dag processor finds them; people whom they ask, and warehouses that they load."""
+"""The example DAGs, loaded as the dag processor does; people whom they ask, warehouses that they load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow.utils.session import create_session
 from sqlalchemy import select, text
 
 FOLDER = Path(__file__).parents[2] / "example_dags"
-#: Operators that load warehouses, where `make` has installed them.
+#: The folder where `make test` has installed the operators that load warehouses, if it has.
 WAREHOUSES = os.environ.get("WEBCOLLECT_WAREHOUSES")
 needs_warehouses = pytest.mark.skipif(not WAREHOUSES, reason="needs the operators that `make test` installs")
 from_3_0 = pytest.mark.skipif(not AIRFLOW_V_3_0_PLUS, reason="Airflow 3 has asset watchers")
@@ -37,7 +37,7 @@ def load(name: str) -> Any:
 
 @pytest.fixture
 def warehouses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the operators importable; their packages are not all there, so that they cannot load anything."""
+    """Make the warehouses' operators importable. They cannot load anything: some dependencies are missing."""
     if WAREHOUSES:
         folder = Path(WAREHOUSES).resolve()
         monkeypatch.syspath_prepend(str(folder))
@@ -57,9 +57,9 @@ def rendered(dag_id: str, run_id: str, task_id: str) -> dict[str, Any]:
 
 
 class Person:
-    """Answers the next question of each task that waits.
+    """Answers the questions of waiting tasks, always with the same option.
 
-    :ivar bodies: what was asked.
+    :ivar bodies: the texts of the answered questions.
     """
 
     def __init__(self, option: str, **params: Any) -> None:
@@ -67,7 +67,7 @@ class Person:
         self.bodies: list[str] = []
 
     def __call__(self) -> None:
-        """Answer a question, if there is one, as Airflow's API does, which takes seconds to import."""
+        """Answer open questions as Airflow's API does; to import the API would take seconds."""
         from airflow.models.hitl import HITLDetail
         from airflow.models.trigger import handle_event_submit
         from airflow.triggers.base import TriggerEvent

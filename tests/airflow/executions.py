@@ -1,4 +1,4 @@
-"""What all tests of Airflow share: executing an operator as a worker does, without a DAG run, and marks."""
+"""Shared by all tests of Airflow: marks, and executing an operator as a worker does, without a DAG run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-#: What the sandbox says of a collection task.
+#: A collection task, as the sandbox describes it.
 Task = dict[str, Any]
-#: Defines the usual connection.
+#: The fixture `set_connection`.
 Connect = Callable[..., None]
-#: Gives what was logged so far.
+#: The fixture `said`.
 Said = Callable[[], str]
-#: Gives the sums of the counters so far, by name.
+#: The fixture `counted`.
 Counted = Callable[[], dict[str, int]]
 
 
@@ -35,8 +35,8 @@ _numbers = itertools.count(1)
 def on_sandbox(*fixtures: str, **settings: Any) -> list[pytest.MarkDecorator]:
     """Return the marks of tests that work on a sandbox through the usual connection.
 
-    :param fixtures: that they use beside.
-    :param settings: of the sandbox, by default without limits.
+    :param fixtures: names of further fixtures that the tests use.
+    :param settings: settings of the sandbox, which by default enforces no limits.
     """
     return [
         pytest.mark.usefixtures("airflow_database", "connected", *fixtures),
@@ -45,13 +45,13 @@ def on_sandbox(*fixtures: str, **settings: Any) -> list[pytest.MarkDecorator]:
 
 
 def loop_of(task: Task | str, *items: str) -> dict[str, Any]:
-    """Return new items of a task's loop, or of the step with an id, as operators and files have them."""
+    """Return new items for a task's loop, or for the step with an id, as operators and files take them."""
     action_id = task if isinstance(task, str) else task["actions"][0]["action_id"]
     return {"action_id": action_id, "loop_type": "TextList", "loop_items": [*items]}
 
 
 class Store(dict[str, Any]):
-    """What Airflow stores for a task, over its tries and when it is cleared."""
+    """The state store of a task, which lasts from one try to the next."""
 
     set = dict.__setitem__
     delete = dict.pop
@@ -62,16 +62,16 @@ def execute(
 ) -> Any:
     """Render an operator's templates, execute it, and return its result.
 
-    :param tries: each but the last must fail in such a way that Airflow retries the task.
-    :param run_id: by default that of a new run.
-    :param max_tries: grows when a person clears the task.
-    :param context: what the context holds beside the usual, or instead of it.
+    :param tries: number of tries; all but the last must fail with an error that Airflow retries.
+    :param run_id: id of the DAG run; by default, a new one.
+    :param max_tries: that of the task instance; Airflow raises it when a person clears the task.
+    :param context: entries to add to the usual context, or to replace in it.
     """
     names = {"dag_id": "dag", "task_id": operator.task_id, "run_id": run_id or f"run_{next(_numbers)}"}
     ti = {**names, "map_index": -1, "max_tries": max_tries, "xcom_push": lambda **stored: None}
     context = {"task_state_store": Store(), **context}
     for number in range(1, tries):
-        # in a process of its own, the operator is another one
+        # each try is a process of its own, with its own copy of the operator
         task = operator.prepare_for_execution()
         with pytest.raises(Exception) as failed:  # noqa: PT011  # whatever Airflow retries
             _execute_try(task, {"ti": SimpleNamespace(**ti, try_number=number), **context})

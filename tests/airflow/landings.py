@@ -18,7 +18,7 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
 from tests.airflow.dag_runs import FinishedRun, run_tasks
 from tests.airflow.executions import execute
 
-#: Options of the transfer: to a Delta Lake table, and to a landing that grows, as by default.
+#: Options of the transfer: into a Delta Lake table; with the default mode, in which a landing grows.
 TABLE: dict[str, Any] = {"table_format": "delta"}
 GROWING: dict[str, Any] = {"mode": None}
 
@@ -26,7 +26,7 @@ GROWING: dict[str, Any] = {"mode": None}
 def make_transfer(
     destination: Any, source: dict[str, Any] | None = None, **arguments: Any
 ) -> WebCollectToObjectStorageOperator:
-    """Make the transfer, of the task ``source`` if it is given; a full landing, if nothing else is said."""
+    """Return the transfer, of the task ``source`` if it is given; by default, a full landing."""
     usual = {"destination": destination, "mode": "full", "late_rows_delay": 0, "page_size": 100}
     if source is not None:
         usual["collection_task_id"] = source["task_id"]
@@ -48,14 +48,14 @@ def transfer(
 ) -> dict[str, Any]:
     """Execute the transfer without a DAG run, and return its summary.
 
-    :param tries: as of :func:`~tests.airflow.executions.execute`, as is ``run_id``.
+    :param tries: see :func:`~tests.airflow.executions.execute`, also for ``run_id``.
     """
     operator = make_transfer(destination, source, **arguments)
     return dict(execute(operator, tries=tries, run_id=run_id))
 
 
 def reported(destination: str, source: dict[str, Any] | None = None, **arguments: Any) -> dict[str, Any]:
-    """Execute the transfer without a DAG run, and return what its asset event says."""
+    """Execute the transfer without a DAG run, and return the extra of its asset event."""
     asset, extra = Asset(f"{destination}-asset"), dict[str, Any]()
     operator = make_transfer(destination, source, outlets=[asset], **arguments)
     execute(operator, outlet_events={asset: SimpleNamespace(extra=extra)})
@@ -101,14 +101,14 @@ class Landing:
 
 
 def without_duration(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return a summary without what differs from attempt to attempt."""
+    """Return a summary without its duration, which differs from attempt to attempt."""
     return {name: value for name, value in summary.items() if name != "duration"}
 
 
 def manifest(destination: str, **storage: Any) -> dict[str, Any]:
-    """Read what a landing committed.
+    """Read the manifest of a landing.
 
-    :param storage: what fsspec needs to reach it.
+    :param storage: options with which fsspec reaches the storage.
     """
     with fsspec.open(f"{destination}/_manifest.json", **storage) as file:
         return dict(json.loads(file.read()))
@@ -126,7 +126,7 @@ def landed(destination: str, **storage: Any) -> list[dict[str, Any]]:
 
 
 def rows_at(uris: list[str]) -> list[dict[str, Any]]:
-    """Read JSON lines from the files that are named."""
+    """Read JSON lines from files."""
     rows = []
     for uri in uris:
         with fsspec.open(uri) as file:
@@ -135,12 +135,12 @@ def rows_at(uris: list[str]) -> list[dict[str, Any]]:
 
 
 def table_rows(destination: str, storage_options: dict[str, str] | None = None) -> list[dict[str, Any]]:
-    """Read a Delta Lake table by its own reader, in the order of the source.
+    """Read a Delta Lake table with `deltalake`, and return its rows in the order of the source.
 
-    :param storage_options: what that reader needs to reach it.
+    :param storage_options: options with which `deltalake` reaches the storage.
     """
     from deltalake import DeltaTable
 
     rows = DeltaTable(destination, storage_options=storage_options).to_pyarrow_table().to_pylist()
-    # such as 000001-12
+    # ids such as 000001-12
     return sorted(rows, key=lambda row: [int(number) for number in row["id"].split("-")])

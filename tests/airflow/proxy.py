@@ -16,7 +16,7 @@ STATUS = "/cloudextraction/statuses/v2"
 
 
 def without_status(task_id: str) -> Callable[[str, int, Any], tuple[int, Any]]:
-    """Return an edit for :func:`proxy` that takes the status of a task away."""
+    """Return an edit for :func:`proxy` that removes the status of a task."""
 
     def edit(path: str, status: int, body: Any) -> tuple[int, Any]:
         for record in body["data"] if path.startswith(STATUS) else ():
@@ -29,9 +29,9 @@ def without_status(task_id: str) -> Callable[[str, int, Any], tuple[int, Any]]:
 
 @contextlib.contextmanager
 def proxy(target: str, edit: Callable[[str, int, Any], tuple[int, Any]]) -> Iterator[str]:
-    """Pass requests on to ``target`` and their answers through ``edit``, and give the URL to send them to.
+    """Forward requests to ``target``, pass the answers through ``edit``, and yield the proxy's URL.
 
-    :param edit: takes the request's path and the answer's status and JSON, and returns the latter two.
+    :param edit: takes the request's path, and the answer's status and JSON; returns the new status and JSON.
     """
 
     def respond(request: bytes) -> bytes:

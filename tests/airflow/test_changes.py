@@ -1,4 +1,4 @@
-"""`whole_runs_key` of the transfer: how many keys of a run are new, changed and gone, and who is told."""
+"""`whole_runs_key` of the transfer: numbers of new, changed and gone keys in result, event and log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.airflow.landings import TABLE, Landing, reported, transfer
 pytestmark = on_sandbox()
 
 COUNTED: dict[str, Any] = {"mode": "incremental", "whole_runs_key": "url"}
-#: What three runs collect: `b` costs more in the second, `a` is gone; `b` is gone in the third.
+#: Prices by URL of three runs: the second has a new price of `b`, no `a` and a new `d`; the third, no `b`.
 RUNS = [{"a": "1", "b": "2", "c": "3"}, {"b": "4", "c": "3", "d": "5"}, {"c": "3", "d": "5"}]
 KINDS = ("new", "changed", "gone")
 COUNTS = [dict(zip(KINDS, counts, strict=True)) for counts in ((3, 0, 0), (1, 1, 1), (0, 0, 1))]
@@ -23,7 +23,7 @@ COUNTS = [dict(zip(KINDS, counts, strict=True)) for counts in ((3, 0, 0), (1, 1,
 
 @pytest.fixture
 def shop(sandbox: Sandbox, destination: str) -> Landing:
-    """A collection task that has its first run; :meth:`~Landing.grow` gives it others."""
+    """A collection task with its first run; :meth:`~Landing.grow` adds the next ones."""
     rows = [{"url": url, "price": price} for run in RUNS for url, price in run.items()]
     return Landing(sandbox, sandbox.control.add_task(rows=rows, lots=[len(RUNS[0])]), destination)
 
@@ -39,7 +39,7 @@ def test_each_run_is_compared_with_the_run_before(shop: Landing, form: dict[str,
         shop.grow(len(RUNS[number]))
         first.append(changes(f"r{number}"))
     assert first == COUNTS
-    # a run that finds nothing new lands no rows to compare
+    # a run without new rows has nothing to compare
     assert changes("r3") is None
     assert [changes(f"r{number}") for number in range(3)] == COUNTS
 
@@ -64,7 +64,7 @@ def test_several_sources_have_each_their_own_and_the_sums(shop: Landing) -> None
 
 
 def test_sources_are_counted_one_by_one(shop: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each count takes the memory of a DuckDB, and eight landings may run at once."""
+    """Each count needs the memory of a DuckDB database, and eight landings may run at once."""
     other = shop.control.add_task(rows=[{"url": "x"}], lots=[1])["task_id"]
     threads, counts = [], KeyedRows.counts
 

@@ -1,4 +1,4 @@
-"""Checks of the transfer: what becomes of the task, and who learns of them."""
+"""Checks of the transfer: how the task ends, and what its result, event and log say."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECKS: dict[str, Any] = {"rows": {"min": 10}, "columns": {"price": {"filled": 0
 
 @pytest.fixture
 def changed(sandbox: Sandbox, destination: str) -> Landing:
-    """A task with 30 rows whose prices are empty, and a folder."""
+    """A task with 30 rows whose prices are empty, and a folder to land in."""
     task = sandbox.control.add_task(lots=[30])
     sandbox.control.change_rows(task["task_id"], "price", "empty", from_row=0)
     return Landing(sandbox, task, destination)
@@ -31,14 +31,14 @@ def changed(sandbox: Sandbox, destination: str) -> Landing:
 
 @pytest.fixture
 def failed(changed: Landing) -> Landing:
-    """The same once run r1 has failed by its checks."""
+    """The task and folder of ``changed``, after run r1 has failed its checks."""
     with pytest.raises(AirflowFailException):
         changed.transfer(**GROWING, checks=CHECKS, run_id="r1")
     return changed
 
 
 def decide(landing: Landing, **arguments: Any) -> WebCollectAcceptLandingOperator:
-    """Return the operator that decides on rows, by default to accept them."""
+    """Return the operator that decides on quarantined rows; by default, it accepts them."""
     return WebCollectAcceptLandingOperator(task_id="decide", destination=landing.destination, **arguments)
 
 
@@ -68,7 +68,7 @@ class TestFail:
         read_landing(failed.destination).verify()
 
     def test_a_retry_decides_once_and_a_cleared_task_again(self, failed: Landing) -> None:
-        """The first try has made its commit; then other rows wait."""
+        """The first try has committed its decision; after that, other rows are quarantined."""
         first = execute(decide(failed), run_id="d")
         failed.grow(30)
         with pytest.raises(AirflowFailException):

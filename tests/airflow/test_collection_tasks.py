@@ -1,4 +1,4 @@
-"""The file of collection tasks: what is read of it, and what is refused by file, line, value and rule."""
+"""The file of collection tasks: what is read, and errors that name the file, line, value and rule."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Write = Callable[..., Path]
 UUID = "5a9d0b0e-0000-4000-8000-000000000001"
 SHOP = "- id: a\n  name: Shop\n"
 
-#: Texts of a file, and what they have beside a task `a` of the name `Shop`.
+#: Texts that follow `SHOP` in a file, and the values that they add to the task `a` named `Shop`.
 RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "the least": ("", {}),
     "a batch of digits is a text": ("  lotno: 0012\n", {"lotno": "0012"}),
@@ -109,8 +109,8 @@ RIGHT: dict[str, tuple[str, dict[str, Any]]] = {
     "comments and blank lines": ("\n  # of the shop\n  lotno: x # the first\n\n", {"lotno": "x"}),
 }
 
-#: Texts of a file that are wrong, beside a task `a` if they begin with spaces, with the line, the key, the
-#: value and the rule that the error names.
+#: Wrong texts of a file, which follow `SHOP` if they begin with spaces; and what the error says: the line,
+#: the key, the value and the rule.
 WRONG: dict[str, tuple[str, str]] = {
     "nothing": ("", "it must be a list of collection tasks, at least one"),
     "a text": ("Shop\n", "a list of collection tasks, at least one"),
@@ -218,8 +218,8 @@ WRONG: dict[str, tuple[str, str]] = {
     "a cost in quotes": ("  cost: '3.5'\n", "line 3, cost` is '3.5'; it must be a number"),
     "a cost that is no number": ("  cost: .nan\n", "line 3, cost` is '.nan'; it must be a number"),
 }
-#: Those that no schema can tell: what two entries have in common, what an editor reads otherwise, and rules
-#: of landings.
+#: Wrong files that a schema cannot refuse: it compares no entries, an editor reads some YAML differently, and
+#: it lacks some rules of landings.
 BEYOND_A_SCHEMA = {name for name in WRONG if name.startswith(("two with one", "aliases"))} | {
     *("a name that is the id of another", "a name that is a UUID", "a key twice", "a key twice in a value"),
     *("a destination with a field", "a relative destination", "a check of nothing"),
@@ -349,7 +349,7 @@ class TestChanges:
     def test_a_changed_file_is_read_again(self, write_tasks: Write) -> None:
         path = write_tasks(SHOP)
         assert read_collection_tasks(path) is read_collection_tasks(path)
-        # as long as before, and of the same second
+        # the same size, but a later modification time
         path.write_text(SHOP.replace("Shop", "Deli"))
         os.utime(path, (1, 2))
         assert read_collection_tasks(path).find("Deli")
@@ -458,7 +458,7 @@ class TestTheConfiguredFile:
 class TestTheSchema:
     @pytest.fixture
     def fits(self) -> Callable[[str], bool]:
-        """Tells whether a text fits the schema, as an editor reads it: by YAML 1.2."""
+        """Returns whether a text fits the schema if it is read as YAML 1.2, as an editor does."""
 
         class Loader(yaml.SafeLoader):
             pass

@@ -73,7 +73,7 @@ def test_two_ports_of_one_host_are_refused(read: Any, host: str) -> None:
     [
         *((host, "webcollect_default has no host: set it to") for host in (None, "", "  ")),
         ("https://api.example.com:abc", "base_url"),
-        # without what may be a secret
+        # the error leaves out the query, which may be a secret
         ("https://api.example.com/v1?api_key=very-secret", r"`base_url` is 'https://api\.example\.com/v1'"),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_key_with_white_space_is_refused_and_not_shown(read: Any, name: str) -
         ) as refusal:
             read(extra={name: value})
         assert value not in f"{refusal.value!r} {refusal.value}"
-    # a plus is a space in a URI
+    # in the query of a URI, a plus is a space
     with pytest.raises(InvalidArgument, match=r"write \+ as %2B"):
         read(f"webcollect://api.example.com/?{name}=ab+cd")
 
@@ -140,7 +140,7 @@ MEANING_FALSE = [False, 0, "false", "False", "f", "no", "n", "off", "OFF", "0", 
 def test_values_are_read_in_any_spelling(read: Any, name: str, spellings: list[Any], meaning: Any) -> None:
     meant = read(extra={name: meaning})
     assert [read(extra={name: spelling}) for spelling in spellings] == [meant] * len(spellings)
-    # without it, it is false
+    # of these meanings, only false is a default
     assert (meant == read(extra={})) is (meaning is False)
 
 
@@ -260,7 +260,7 @@ def test_no_repr_shows_a_secret(read: Any) -> None:
 
 
 class OwnStore(MemoryTokenStore):
-    """A store of the user's own."""
+    """A user's own token store."""
 
 
 class TestTokenStore:
@@ -304,7 +304,7 @@ class TestTokenStore:
 
 @pytest.fixture
 def answer(set_connection: Connect) -> Callable[..., tuple[bool, str]]:
-    """What the test of a connection answers."""
+    """Tests the connection with these fields, and returns the answer."""
 
     def answer(**connection: Any) -> tuple[bool, str]:
         set_connection(**connection)
@@ -405,6 +405,6 @@ def test_a_plan_that_is_too_low_for_the_tests_call_passes(answer: Any, sandbox: 
 @pytest.mark.parametrize(("times", "passes"), [(1, True), (None, False)])
 def test_on_faults_it_is_asked_twice(answer: Any, sandbox: Sandbox, times: int | None, passes: bool) -> None:
     sandbox.control.fail("/cloudextraction/task/stats", kind="drop", times=times)
-    # a person waits for the answer; a usual call would try for a minute
+    # a person waits for the answer; other calls retry for a minute
     assert answer()[0] is passes
     assert len(sandbox.control.requests("/cloudextraction/task/stats")) == 2

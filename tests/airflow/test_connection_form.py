@@ -1,4 +1,4 @@
-"""The connection form: the same fields on every Airflow; that of Airflow 2 over HTTP, as its page does."""
+"""The connection form: the same fields on every Airflow; on Airflow 2, also requests as its page sends."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 AIRFLOW = Path(airflow.__file__).parent
 SECRETS = {name: f"secret-{name}" for name in ("refresh_token", "access_token", "api_key", "datahub_api_key")}
-#: What a connection holds beside Airflow's own fields, and what no connection sets.
+#: The attributes of a connection, except Airflow's own fields and those that no connection sets.
 EXTRAS = {
     attribute.name
     for kind in (WebCollectConnection, Settings, Credentials)
@@ -77,7 +77,7 @@ def test_airflow_3_shows_the_form() -> None:
 
     shown, standard = form.extra_fields or {}, form.standard_fields
     assert set(shown) == EXTRAS
-    # it masks the default of a field whose name looks secret, and the form saves what it shows
+    # Airflow masks the default of a field whose name looks secret, and the form would save the mask
     assert "***" not in {field["value"] for field in shown.values()}
     assert standard and standard.port and standard.host  # noqa: PT018  # for the types
     assert standard.port.hidden
@@ -120,7 +120,7 @@ def test_the_hooks_behaviour_is_the_metadatas() -> None:
 
 @only_3
 def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
-    # they replace flask_appbuilder by stand-ins of their own, which the newest Airflow still has
+    # they replace flask_appbuilder with stand-ins, which the newest Airflow still has
     from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService as Meta
 
     widgets = ("BS3TextFieldWidget", "BS3PasswordFieldWidget")
@@ -151,7 +151,7 @@ def test_airflow_3_0_and_3_1_can_read_the_widgets(monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(scope="module")
 def web(airflow_database: None) -> Iterator[FlaskClient]:
-    """A browser at Airflow 2's web application, logged in as an administrator."""
+    """A client of Airflow 2's web application, signed in as an administrator."""
     from airflow.www.app import create_app
 
     app = create_app(config={"WTF_CSRF_ENABLED": False}, testing=True)
@@ -187,7 +187,7 @@ def edit_page(web: FlaskClient) -> str:
 
 
 def fields(page: str) -> dict[str, str]:
-    """What a browser sends of a page's form: each text, and each ticked box."""
+    """Return the fields of a page's form that a browser sends: all texts, and ticked boxes."""
     inputs = (
         dict(re.findall(r'([\w-]+)="([^"]*)"', tag)) | {"checked": " checked" in tag}
         for tag in re.findall(r"<input[^>]*>", page)

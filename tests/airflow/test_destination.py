@@ -1,4 +1,4 @@
-"""Impossible destinations: refused when the DAG is parsed, or by an error that says what to do."""
+"""Destinations: templates, connections, folders with special characters, and a missing extra."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_right_one_is_not_connected_to_while_the_dag_is_parsed(destination: st
 
 
 class TestConnections:
-    """Landings that are read through an Airflow connection, where nothing else has credentials."""
+    """Landings that are read through an Airflow connection, which alone has credentials."""
 
     URL = "s3://prices_storage@my-bucket/prices"
 
@@ -75,10 +75,10 @@ class TestConnections:
             assert reader.fs.exists(reader.uris()[0])
         s3.fs.pipe_file(f"my-bucket/prices/{LEFTOVER}", b"x")
         assert [file.name for file in clean(ObjectStoragePath(self.URL), older_than=0)] == [LEFTOVER]
-        # landings themselves open no connection
+        # the package `landing` opens no Airflow connection
         with pytest.raises(InvalidArgument, match=r"`landing` is .*: give an ObjectStoragePath with"):
             clean(self.URL, older_than=0)
-        # and a path that has its own filesystem takes none
+        # a path that has its own filesystem takes no connection
         with pytest.raises(InvalidArgument, match="object_storage_conn_id"):
             read_landing(ObjectStoragePath(self.URL), object_storage_conn_id="prices_storage")
 
@@ -105,7 +105,7 @@ def test_an_extra_that_is_missing_is_named(scheme: str, module: str, extra: str)
     assert caught.value.permanent
 
 
-#: A folder with every sign that has a meaning in some address.
+#: A folder name with each character that is special in some kind of address.
 SIGNED = "a !\"#$%&'()*+,-.:;<=>?@[\\]^_`{|}~%41%2F\u0301b"
 
 

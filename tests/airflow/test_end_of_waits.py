@@ -1,9 +1,9 @@
 """A wait ends in the same way in all three modes, as the table in ``docs/reference/waiting.md`` says.
 
-At night the task sensor runs in ``dag.test()``: poking, rescheduling and deferred. That has no triggerer, so
-the tests end deferred waits at their timeout as Airflow's triggerer, scheduler and worker would. They
-end the other sensors and the operator so, too, since Airflow ends them by the same errors. By day that holds
-for all, and only the first case of each row is tried, poking and deferred.
+At night, the task sensor runs in ``dag.test()``, in all modes. There is no triggerer in it, so the tests end
+deferred waits at their timeout as Airflow's triggerer, scheduler and worker would. The other sensors and the
+operator run without it where possible, since Airflow ends them by the same errors. By day, so does the task
+sensor, and the tests try the first case of each row, poking and deferred, and one case rescheduled.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from tests.simulation.samples import ALL_HISTORIES
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 
 End = tuple[str, int]
-#: How a task can end, by how the table's cells begin: its state, and how often it was tried.
+#: State and number of tries of an ended task, by the beginning of the table's cell.
 ENDS: dict[str, End] = {
     "succeeds": ("success", 1),
     "keeps waiting": ("success", 1),
@@ -65,18 +65,17 @@ LENIENCE: dict[str, dict[str, bool]] = {
     "never_fail": {"never_fail": True},
 }
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor, "start": WebCollectStartSubTasksOperator}
-#: The paths that they poll.
+#: The paths that each kind polls.
 PATHS = {**STATUS_PATHS, "capacity": "/cloudextraction/task/stats", "start": STATUS_PATHS["task"]}
 #: How rows of the table begin.
 PASSING = "a passing error"
 MISSING = "missing from the responses"
 STALLED = "no new rows"
 REFUSED = "the service refuses permanently"
-#: What waits for states, and all sensors.
+#: The sensors that wait for states, and all sensors.
 STATES = ("task", "subtask")
 SENSORS_ONLY = (*STATES, "capacity")
-#: Faults in a row that fail a single poll: the client of a worker tries a call 7 times, that of a triggerer
-#: twice.
+#: Consecutive faults that fail one poll: a worker's client tries a call 7 times, a triggerer's twice.
 FAULTS = {"poke": 8, "reschedule": 8, "deferrable": 2}
 
 
@@ -99,13 +98,13 @@ class Case:
     """Something that ends a wait, or does not.
 
     :param row: how its row of the table begins.
-    :param kinds: what can wait so.
-    :param task: the collection task that is waited for, as ``Control.add_task`` makes it.
-    :param settings: of the sandbox.
-    :param fault: what happens to the polls.
-    :param extra: of the Airflow connection, instead of what is usual; None: there is no connection.
-    :param arguments: of all that wait.
-    :param of_kind: arguments of some that wait.
+    :param kinds: the sensors, and the operator, to which it can happen.
+    :param task: the collection task that is waited for, as arguments of ``Control.add_task``.
+    :param settings: settings of the sandbox.
+    :param fault: the fault of the polls, as arguments of ``Control.fail``.
+    :param extra: the extra of the Airflow connection; empty for the usual one, None for no connection.
+    :param arguments: arguments of all sensors and the operator.
+    :param of_kind: further arguments, by kind.
     """
 
     row: str
@@ -119,7 +118,7 @@ class Case:
     of_kind: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
-#: Seconds that a worker does not sleep here: its execution timeout passes at once.
+#: Seconds of a poll interval that is not slept: the execution timeout passes at once instead.
 LONG = 3600.0
 SOON = {"missing_timeout": 0.2}
 ENDLESS: dict[str, Any] = {"task": {"state": "Extracting"}, "settings": {"run_seconds": 10_000}}
@@ -171,13 +170,13 @@ CASES = [
 
 
 def is_by_day(way: str, kind: str, case: Case) -> bool:
-    """Return whether it is tried by day: each row's first case, poking and deferred, each by another kind."""
+    """Return whether it is tried by day: each row's first case, poking by one kind, deferred by another."""
     is_first = next(other for other in CASES if other.row == case.row) is case
     if way == "reschedule":
         # on Airflow 2 the sensor itself looks for the time of its first poke
         return kind == "task" and case.name == "missing"
     if way == "poke":
-        # Airflow has to end it
+        # only Airflow can end a task at its execution timeout
         return is_first and kind == case.kinds[0] and case.name != "execution timeout"
     return is_first and kind == case.kinds[-1]
 
@@ -195,9 +194,9 @@ def cells() -> list[Any]:
         for kind in case.kinds
         for way in MODES
         if (kind, way) != ("start", "reschedule")
-        # an exception that the guide names: then it counts for a single poke
+        # an exception in the guide: if rescheduled, the timeout counts for a single poke
         if (case.name, way) != ("execution timeout", "reschedule")
-        # it is refused
+        # sensors refuse `no_new_rows_for` in this mode
         if (case.name, way) != ("stalled", "reschedule")
     ]
 
@@ -216,7 +215,7 @@ def arrange(
         elif case.extra:
             set_connection(extra=case.extra)
         if case.fault:
-            # the start operator's first query is not one of the wait
+            # the start operator's first query comes before the wait
             fault = {"times": FAULTS[way], "after": int(kind == "start"), **case.fault}
             sandbox.control.fail(PATHS[kind], **fault)
         waits_for = {"max_active_tasks": 1} if kind == "capacity" else {"collection_task_id": task["task_id"]}
@@ -230,7 +229,7 @@ def arrange(
 
 
 def sleep_unless_long(sleep: Callable[[float], None], seconds: float) -> None:
-    """Sleep, or let a worker's execution timeout pass."""
+    """Sleep, or raise the signal of a worker's execution timeout."""
     if seconds == LONG:
         signal.raise_signal(signal.SIGALRM)
     sleep(seconds)
@@ -246,7 +245,7 @@ def make(kind: str, way: str, arguments: dict[str, Any], task_id: str = "wait") 
 
 
 def in_dag_test(kind: str, way: str, arguments_by_name: dict[str, dict[str, Any]]) -> dict[str, End]:
-    """Run what waits with some arguments in a DAG run, and return the ends by the same names."""
+    """Run a wait for each name in one DAG run, and return how each ended, by name."""
     with make_dag() as dag:
         for name, arguments in arguments_by_name.items():
             make(kind, way, arguments, task_id=name)
@@ -255,7 +254,7 @@ def in_dag_test(kind: str, way: str, arguments_by_name: dict[str, dict[str, Any]
 
 
 def by_itself(kind: str, way: str, arguments: dict[str, Any]) -> End:
-    """Run what waits until it has ended, or has been tried as often as it may, and return the end."""
+    """Run a wait and its retries without a DAG run, and return how it ended."""
     with make_dag():
         operator = make(kind, way, arguments)
     store = Store()
@@ -273,7 +272,7 @@ def by_itself(kind: str, way: str, arguments: dict[str, Any]) -> End:
 
 
 def one_try(operator: Any, context: dict[str, Any], number: int) -> None:
-    """Run what waits as a worker and the triggerer do; it raises unless it succeeds."""
+    """Run one try of a wait as a worker and the triggerer do; raise an exception unless it succeeds."""
     began = datetime.datetime.now(datetime.UTC)
     instance = SimpleNamespace(
         **{"dag_id": operator.dag_id, "task_id": operator.task_id, "run_id": "run", "map_index": -1},
@@ -302,7 +301,7 @@ def one_try(operator: Any, context: dict[str, Any], number: int) -> None:
 
 
 def executed(operator: Any, context: Any) -> TaskDeferred | None:
-    """Execute an operator until it has ended, and return how it is deferred."""
+    """Execute an operator until it ends or is deferred; return the deferral, if any."""
     while True:
         try:
             operator.execute(context)
@@ -349,12 +348,12 @@ def test_what_ends_a_wait_does_so_in_each_way_as_the_guide_says(
             ends |= in_dag_test(kind, way, arguments_by_name)
         else:
             with ThreadPoolExecutor() as pool:
-                # Airflow 2 executes operators in the main thread alone
+                # Airflow 2 executes operators only in the main thread
                 apply = pool.map if AIRFLOW_V_3_0_PLUS else map
                 ended = apply(functools.partial(by_itself, kind, way), arguments_by_name.values())
                 ends |= dict(zip(arguments_by_name, ended, strict=True))
         if passes and ends == expected:
-            # all faults have struck
+            # all faults have occurred
             assert len(sandbox.control.requests(PATHS[kind])) > FAULTS[way]
 
     assert ends == expected
@@ -376,7 +375,7 @@ def test_a_deferred_wait_whose_time_is_over_ends_as_when_poking() -> None:
 
     def ending(**arguments: Any) -> type[BaseException]:
         sensor = WebCollectCapacitySensor(task_id="wait", max_active_tasks=1, timeout=90, **arguments)
-        # of Airflow's timeouts, one is no Exception
+        # one of Airflow's timeouts is not an Exception
         match = r"not over after (90 s|the execution timeout, 0:01:00)"
         with pytest.raises(BaseException, match=match) as ended:
             sensor.resume_execution(method, resumed.next_kwargs, context={})

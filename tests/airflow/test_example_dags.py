@@ -36,11 +36,11 @@ from tests.storages import Storage
 
 pytestmark = on_sandbox("warehouses", enforce_limits=True, speed=300, stale_seconds=60)
 
-#: Runs of collection tasks that take their time.
+#: Runs of collection tasks that take some time.
 SLOW_RUNS = pytest.mark.webcollect_sandbox(wait_seconds=10, run_seconds=60)
 WITHOUT_LIMITS = pytest.mark.webcollect_sandbox(enforce_limits=False)
 NIGHT = pytest.mark.at_night
-#: As a person starts it.
+#: Arguments of `run_dag` for a run that a person starts.
 BY_HAND: dict[str, Any] = {"logical_date": None} if AIRFLOW_V_3_0_PLUS else {}
 GUIDE = FOLDER.parent / "docs/guides/load-by-hand.md"
 
@@ -62,13 +62,13 @@ def test_the_readme_lands_each_row(
 ) -> None:
     task = sandbox.control.add_task(rows=20, lots=[5])
     readme = (FOLDER.parent / "README.md").read_text()
-    # for who has no bucket
+    # a folder instead of a bucket
     readme = readme.replace("s3://aws_default@my-bucket", f"file://{tmp_path}")
     pasted = re.search(r"```python\n(.*?)```", readme, re.DOTALL)
     query = re.search(r"python -c '\n(.*?)'\n", readme, re.DOTALL)
     assert pasted
     assert query
-    # the sandbox has no need of a person's patience
+    # the sandbox needs shorter waits than the service
     code = (
         pasted[1]
         .replace(TASK_ID, task["task_id"])
@@ -204,7 +204,7 @@ def test_each_run_adds_new_rows_to_duckdb(sandbox: Sandbox, conf: dict[str, Any]
     conf |= {"database": f"{tmp_path}/prices.duckdb"}
 
     def load_again() -> int:
-        """Do what a retry does, or clearing the task."""
+        """Load as a retry or a cleared task does."""
         return int(dag.get_task("load").python_callable(conf["destination"], conf["database"]))
 
     def table() -> list[tuple[str, str]]:
@@ -227,7 +227,7 @@ def test_each_run_adds_new_rows_to_duckdb(sandbox: Sandbox, conf: dict[str, Any]
 
     for rows in (30, 25):
         sandbox.control.grow(conf["collection_task_id"], rows)
-        # a run that dies after its commit
+        # as a run that is killed after its commit
         execute(dag.get_task("land"), params=conf)
     part = Path(read_landing(conf["destination"]).uris(since=3)[0].removeprefix("file://"))
     content = part.read_bytes()
@@ -294,7 +294,7 @@ def test_words_without_rows_are_collected_again(sandbox: Sandbox, conf: dict[str
 @WITHOUT_LIMITS
 @needs_warehouses
 def test_bigquery_is_given_what_is_not_loaded_yet(sandbox: Sandbox, conf: dict[str, Any]) -> None:
-    # without a connection of Google's the load gets no further than its arguments
+    # without a Google connection, the load fails right after its templates are rendered
     dag = without_pauses("webcollect_incremental_to_warehouse")
     conf |= {"bucket": "my-bucket", "table": "my-project.shop.prices", "variable": "loaded"}
 
@@ -355,7 +355,7 @@ def test_the_code_of_the_guide_gives_warehouses_the_new_parts(
 
     parts = json.loads(s3.fs.cat_file("my-bucket/prices/_manifest.json"))["parts"]
     objects = [f"prices/{part['name']}" for part in parts]
-    # without connections none of them gets any further
+    # without connections, they fail right after their templates are rendered
     assert {finished.states[load.task_id] for load in loads} == {"failed"}
     assert given("load_snowflake")["files"] == objects
     redshift = given("load_redshift")
@@ -376,7 +376,7 @@ def test_the_code_of_the_guide_gives_warehouses_the_new_parts(
     speed=200, wait_seconds=0, run_seconds=2, stale_seconds=0, enforce_limits=False
 )
 def test_nobody_is_asked_where_nothing_is_to_be_decided(task: Task, tmp_path: Path) -> None:
-    # what becomes of an answer, tests/real_airflow shows
+    # tests/real_airflow tests the answers
     person = Person("any")
     steps = ("find_quarantined", "ask", "decide")
     skipped = dict.fromkeys((*steps, "query_status", "start_again", "wait", "give_up"), "skipped")

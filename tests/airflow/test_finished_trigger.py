@@ -1,4 +1,4 @@
-"""The event trigger on an event loop, run as the triggerer runs it: events stored, and then remembered."""
+"""The event trigger, run on an event loop as the triggerer does: it remembers events that were stored."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class Store:
 
 
 class Triggerer:
-    """What Airflow's triggerer does with an event trigger.
+    """Runs an event trigger as Airflow's triggerer does.
 
-    :param stores: whether it gets to store the events in the database.
+    :param stores: whether the events get stored in the database.
     """
 
     def __init__(self, trigger: WebCollectTaskFinishedTrigger, stores: bool = True) -> None:
@@ -65,7 +65,7 @@ class Triggerer:
         """Run the trigger as the latest Airflow does."""
         from airflow.triggers.shared_stream import SharedStreamManager
 
-        # so long after an event that was not stored, Airflow ends the trigger, to start it again
+        # if an event is not stored within this time, Airflow ends the trigger, to start it again
         ack_timeout = 300.0 if self.stores else 0.5
         manager, key = SharedStreamManager(ack_timeout=ack_timeout), self.trigger.shared_stream_key()
         try:
@@ -74,7 +74,7 @@ class Triggerer:
                 seq = manager.bind_pending_event(trigger_id=1, key=key)
                 self.payloads.append(event.payload)
                 if self.stores and seq is not None:
-                    # the word comes back later, with the next exchange between the triggerer's processes
+                    # the confirmation comes later, with the next exchange between the triggerer's processes
                     asyncio.get_running_loop().call_later(0.05, manager.confirm_persisted, [seq])
         finally:
             await manager.unsubscribe(1, key)
@@ -90,7 +90,7 @@ class Triggerer:
 async def triggerer(
     trigger: WebCollectTaskFinishedTrigger, store: Store | None = None, **options: Any
 ) -> AsyncIterator[Triggerer]:
-    """Run a trigger while the context lasts, and end it as a triggerer that is stopped."""
+    """Run a trigger while the context lasts, and then end it as a triggerer that stops does."""
     if store is not None:
         trigger.asset_state_store = store  # type: ignore[assignment]
     running = Triggerer(trigger, **options)
@@ -112,7 +112,7 @@ def run_to_the_end(sandbox: Sandbox, task_id: str) -> None:
 
 
 async def polls(sandbox: Sandbox, count: int) -> None:
-    """Wait until the service got this number of further requests."""
+    """Wait until the service has got ``count`` more requests."""
 
     def requests() -> int:
         return sum(sandbox.control.counters().get(STATUS, {}).values())
@@ -122,7 +122,7 @@ async def polls(sandbox: Sandbox, count: int) -> None:
 
 
 async def tells_the_next_run(sandbox: Sandbox, task_id: str, running: Triggerer) -> None:
-    """Let a task run, the second time, and check that it is reported and nothing else is."""
+    """Let a task run a second time, and check that only this run is reported."""
     run_to_the_end(sandbox, task_id)
     await running.reported(1)
     assert running.runs() == [2]
@@ -136,7 +136,7 @@ def task_id(sandbox: Sandbox) -> str:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left_behind() -> AsyncIterator[None]:
-    """At the end of every test no poll goes on."""
+    """Check after every test that no poll is left."""
     before = asyncio.all_tasks()
     yield
     await until(lambda: not other_tasks(before))
@@ -155,7 +155,7 @@ def test_airflow_takes_all_that_means_the_same_for_one_trigger() -> None:
     assert BaseEventTrigger.hash(*one.serialize()) != BaseEventTrigger.hash(*other.serialize())
 
 
-#: By day only what the installed version of Airflow does.
+#: By day, only the behaviour of the installed Airflow is tested.
 by_its_version = pytest.mark.at_night if AIRFLOW_V_3_3_PLUS else ()
 forgetting = pytest.param("forgetting", id="before 3.3", marks=by_its_version)
 

@@ -1,4 +1,4 @@
-"""The hook: its methods hand on what they are given and return what the service says; its clients.
+"""The hook: its methods pass their arguments on and return the service's answers; its clients.
 
 What each endpoint answers and refuses is tested in `tests/service/test_endpoints.py`.
 """
@@ -136,7 +136,7 @@ async def test_the_event_loop_never_waits_for_a_thread_that_needs_it(hook: WebCo
 
     loading = asyncio.create_task(slow_hook(ask).aload())
     await asyncio.to_thread(asking.wait)
-    # as a trigger of the user's own may do
+    # as a user's own trigger may do
     assert hook.connection
     assert VariableTokenStore("of_nobody").load() is None
     assert await loading == hook.connection

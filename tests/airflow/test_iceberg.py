@@ -49,7 +49,7 @@ def catalog(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     }
     connection = {"conn_type": "iceberg", "extra": properties}
     monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
-    # a catalog in a database has a name there, which is that of the connection
+    # an SQL catalog stores its name in the database; the provider uses the id of the connection
     catalog = load_catalog("iceberg_default", **properties)
     catalog.create_namespace("shop")
     return catalog
@@ -118,7 +118,7 @@ def test_a_namespace_that_is_missing_is_said(source: Task, catalog: Catalog) -> 
 class TestCatalogsThatCannotBeOpened:
     @pytest.fixture
     def connect(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-        """Defines the connection; gives the address of a catalog that answers with the status behind it."""
+        """Defines the connection; returns the URL of a catalog that answers with the status in the path."""
         error = {"error": {"message": "come back", "type": "Trouble", "code": 0}}
 
         def connect(fields: dict[str, Any]) -> str:
@@ -151,8 +151,8 @@ class TestCatalogsThatCannotBeOpened:
         assert not raised.value.permanent
         assert "hidden" not in str(raised.value)
 
-    def test_one_that_is_not_there_is_tried_again(self, source: Task) -> None:
-        # Airflow also says so while its API server cannot be reached
+    def test_a_missing_iceberg_connection_is_tried_again(self, source: Task) -> None:
+        # Airflow raises the same error while its API server cannot be reached
         with pytest.raises(StorageError, match="The conn_id `iceberg_default` isn't defined") as raised:
             to_table(source)
         assert not raised.value.permanent
@@ -178,7 +178,7 @@ class TestCatalogsThatCannotBeOpened:
         assert "hidden" not in str(raised.value)
 
 
-#: Reads in two threads: the first ends between the two times that the second asks for its connection.
+#: A program that reads in two threads: the first ends while the second looks for its connection.
 IN_THREADS = """
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Inputs without rows: what a landing tells of them, and a task group that collects only these again."""
+"""Inputs without rows: what a landing reports, and a task group that collects only these inputs again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def loops(sandbox: Sandbox, task_id: str) -> list[str]:
 
 
 def events_by_folder(run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Return what the asset events of a DAG run say, in their order, by the last name in the asset's URI."""
+    """Return the extras of a DAG run's asset events, in order, by the last name in the asset's URI."""
     from airflow.models.asset import AssetEvent
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -101,7 +101,7 @@ class TestLanding:
         (outcome,) = extra["checks"]
         assert outcome["found"].startswith("7 of 100 inputs have no row: 'word 0', 'word 7', 'word 23'")
         requests = sandbox.control.requests("/task/getActions")
-        # a second request, right before the verdict, shows that nobody is changing the list
+        # the second request, right before the verdict, shows that nobody has changed the list
         assert [request["body"] for request in requests] == [
             f'{{"taskIds":["{task["task_id"]}"],"actionTypes":["LoopAction"]}}'
         ] * 2
@@ -207,7 +207,7 @@ class TestGroup:
         assert rows == sandbox.control.true_rows(shops[0]["id"])
         assert [row["keyword"] for row in rows[279:]] == [word for word in SILENT for _ in range(3)]
         assert {*WORDS} == {row["keyword"] for row in rows}
-        # what has a row is neither started nor read again
+        # tasks without missing inputs are neither started nor read again
         assert [len(sandbox.control.task(shop["id"])["runs"]) for shop in shops] == [2, 1, 1]
         assert [loops(sandbox, shop["id"]) for shop in shops[:2]] == [WORDS, ["tea", "coffee"]]
         (outcome,) = read_landing(f"file://{tmp_path}/Long").manifest.checks
@@ -372,7 +372,7 @@ class TestTasksOfAGroup:
             *((setup, setup.replace("set_missing_inputs", "wait")) for setup in setups),
             *((setup, setup.replace("set_missing_inputs", "land")) for setup in setups),
             *((setup, "restore_loop_items") for setup in setups),
-            # what the first landing has had counts, too
+            # the second retry takes the result of the first landing, too
             ("land", "retry_2.set_missing_inputs"),
             *((landing, "landed") for landing in landings),
             (landings[-1], "restore_loop_items"),
@@ -477,7 +477,7 @@ class TestSetMissingInputs:
         return execute(self.operator(updates, self.landed(sources=sources), **arguments))
 
     def landed(self, *, rows: int = 5, **facts: Any) -> dict[str, Any]:
-        """Return the result of a landing, or what it says of a source."""
+        """Return the result of a landing, or the part of it about a source."""
         return {"rows": rows, "quarantined_rows": 0, **facts}
 
     def operator(self, updates: Tasks, landed: Any, **arguments: Any) -> WebCollectSetMissingInputsOperator:

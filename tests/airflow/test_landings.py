@@ -1,4 +1,4 @@
-"""The operators on what has landed."""
+"""The operators that verify and clean landings."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ pytestmark = on_sandbox()
 
 @pytest.fixture
 def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
-    """The collector that Airflow has where a plugin reads hook lineage."""
+    """The collector that Airflow uses if a plugin reads hook lineage."""
     collector = HookLineageCollector()
     where = "airflow.providers.common.compat.sdk.get_hook_lineage_collector"
     monkeypatch.setattr(where, lambda: collector, raising=False)
@@ -39,7 +39,7 @@ def collector(monkeypatch: pytest.MonkeyPatch) -> HookLineageCollector:
 
 
 def executed(operator: Any, state: str = "success") -> Any:
-    """Execute an operator, and return what OpenLineage's extraction finds then."""
+    """Execute an operator, and return what OpenLineage's extraction finds."""
     manager = pytest.importorskip("airflow.providers.openlineage.extractors.manager").ExtractorManager()
     with pytest.raises(AirflowException) if state == "failed" else contextlib.nullcontext():
         execute(operator)
@@ -58,7 +58,7 @@ class Extracted:
 
         self.inputs = [(dataset.namespace, dataset.name) for dataset in lineage.inputs]
         self.outputs = [(dataset.namespace, dataset.name) for dataset in lineage.outputs]
-        #: Both as OpenLineage sends them.
+        #: The outputs and the inputs, as OpenLineage sends them.
         self.sent: list[dict[str, Any]] = [json.loads(Serde.to_json(dataset)) for dataset in lineage.outputs]
         self.read: list[dict[str, Any]] = [json.loads(Serde.to_json(dataset)) for dataset in lineage.inputs]
 
@@ -107,10 +107,10 @@ class TestOpenLineage:
     def test_what_did_not_land_is_not_claimed(self, landing: Landing, folder: tuple[str, str]) -> None:
         extracted = Extracted(landing, "failed", collection_task_id="no-such-task")
 
-        # the listener names the outlets of a task that says nothing else
+        # if a task reports no datasets, the listener names its outlets
         assert (extracted.inputs, extracted.outputs) == ([], [folder])
         assert not any(dataset.get("outputFacets") or dataset["facets"] for dataset in extracted.sent)
-        # of many sources those that landed are claimed
+        # of many sources, only those that landed are claimed
         extracted = Extracted(landing, "failed", sources=[landing.task_id, "no-such-task"])
         assert [name for _, name in extracted.inputs] == [landing.task_id]
         assert extracted.rows_written() == [400]
@@ -213,6 +213,6 @@ def test_it_works_without_openlineage(source: Task, tmp_path: Path, monkeypatch:
     for name in [name for name in sys.modules if name.startswith(("openlineage", "airflow.providers.openl"))]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("openlineage", "airflow.providers.openlineage"):
-        # an import of it fails now
+        # makes imports of it fail
         monkeypatch.setitem(sys.modules, name, None)
     assert transfer(f"file://{tmp_path}", source)["rows"] == 400

@@ -29,7 +29,7 @@ FOLDERS = "https://storage.example/{bucket}/{path}/?x={y}"
 
 
 def shown(dag: Any, run: FinishedRun, task_id: str, name: str = "Collection task") -> str | None:
-    """Return a link as the web interface gets it: from the serialized DAG, in another process."""
+    """Return a link as the web interface gets it: from the serialized DAG."""
     from airflow.models.taskinstancekey import TaskInstanceKey
 
     link = serialized(dag).get_task(task_id).operator_extra_link_dict[name]
@@ -52,13 +52,13 @@ class TestLinks:
             wait = WebCollectStartSubTasksOperator(task_id="wait", collection_task_id=id_, **waits)
             WebCollectMarkExportedOperator(task_id="fail", collection_task_id="not / there")
             sources: dict[str, dict[str, Any]] = {
-                # the white space of a template is not in the link
+                # the link is without the white space of the template
                 "one": {"collection_task_id": " {{ params.id }} \n"},
                 "many": {"sources": [id_]},
             }
             for name, which in sources.items():
                 folder = f"{destination} at {{{{ '1' }}}}/{name}"
-                # not after the run that has just ended, which may add rows
+                # not after the run of `wait`: a run that has just ended may still add rows
                 WebCollectToObjectStorageOperator(task_id=name, destination=folder, **which) >> wait
         run = run_dag(dag)
 

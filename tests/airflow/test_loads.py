@@ -1,4 +1,4 @@
-"""The operator that loads a landing into a warehouse, and the example DAG with it."""
+"""The operator that loads a landing into a warehouse, and an example DAG that uses it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_each_load_adds_what_the_table_does_not_have(landing: Landing, database:
     landing.grow(40)
     run = run_tasks(
         lambda: make_transfer(landing.destination, landing.task, **GROWING),
-        # a load of the run before was left out
+        # the run before was not loaded
         lambda: make_load("{{ ti.xcom_pull('land')['manifest'] }}", table="{{ 'shop' }}.prices"),
     )
 
@@ -70,7 +70,7 @@ def test_postgresql_is_reached_at_the_connections_host(
     fields |= {"password": server.password, "schema": server.path[1:], "conn_type": "postgres"}
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(fields))
     landing.transfer()
-    # nothing listens there
+    # libpq would prefer this address, where nothing listens
     monkeypatch.setenv("PGHOSTADDR", "127.0.0.9")
     assert execute(make_load(landing.destination))["rows"] == len(landing.truth())
     monkeypatch.delenv("PGHOSTADDR")

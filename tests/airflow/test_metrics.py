@@ -1,4 +1,4 @@
-"""The metrics that Airflow gets: what landings have done, what waits, and what the client has left."""
+"""The metrics that Airflow gets: on landings, on waits, and on the client's rate limit and token."""
 
 from __future__ import annotations
 

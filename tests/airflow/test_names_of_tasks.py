@@ -1,4 +1,4 @@
-"""Names of the file of collection tasks, where DAGs have ids."""
+"""Names from the file of collection tasks, used in DAGs instead of ids."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NAME, OTHER = "Shop search", "Deli / 商店"
 TODAY = pendulum.now("UTC").date()
 WEEK: dict[str, Any] = {"start": TODAY.subtract(days=6).isoformat(), "end": TODAY.isoformat()}
 
-#: What takes tasks in a DAG beside the operators of `tests/airflow/test_operators.py`.
+#: Operators and sensors that take tasks, in addition to those of `tests/airflow/test_operators.py`.
 TAKES: dict[str, Callable[[str], Any]] = {
     "mark": lambda name: WebCollectMarkExportedOperator(task_id="t", collection_task_id=name),
     "check": lambda name: WebCollectMetricsCheckOperator(
@@ -68,7 +68,7 @@ class TestOperatorsAndSensors:
             make("Shop-search")
         assert sandbox.control.requests() == []
         execute(operator := make(NAME.upper()))
-        # as the DAG has it, for the name of a mapped task
+        # the argument stays as the DAG has it, for the name of a mapped task
         given = getattr(operator, "collection_task_id", None) or operator.collection_task_ids
         assert given in (NAME.upper(), [NAME.upper()])
         sent = json.dumps(sandbox.control.requests())
@@ -193,7 +193,7 @@ class TestLandings:
             create_asset(collection_task_id="Shop-search")
 
 
-#: What sends a name to the service, if there is no file.
+#: Calls that send a name to the service if there is no file.
 SENDS: dict[str, Callable[[str], Any]] = {
     "an operator": lambda destination: execute(TAKES["mark"](NAME)),
     "an operator on several": lambda destination: execute(

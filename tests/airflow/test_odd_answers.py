@@ -1,4 +1,4 @@
-"""Single responses that are odd, and tasks that always fail, do not end waits nor hold up others."""
+"""Odd responses end no wait, hold up no other collection task, and put no NUL into the database."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_what_a_response_leaves_out_fails_no_sensor(
             sandbox.control.advance(100_000)
         return status, {**body, "data": []} if number in (1, 3) else body
 
-    # the time is over from the first poll on
+    # with this `missing_timeout`, a missing record ends the wait from the first poll on
     options = {"mode": "reschedule", "poke_interval": 0.1, "missing_timeout": 0, "task_id": "wait"}
     options |= {"retries": 1, "retry_delay": datetime.timedelta(0)}
     with proxy(sandbox.url, leave_out) as url:
@@ -66,7 +66,7 @@ def test_what_a_response_leaves_out_fails_no_sensor(
 
 
 class TestTexts:
-    """Texts that a database of Airflow may not hold: PostgreSQL refuses NUL."""
+    """Texts that Airflow's database may refuse: PostgreSQL stores no NUL."""
 
     BAD, GOOD = "a\0b", "a\N{REPLACEMENT CHARACTER}b"
 

@@ -1,4 +1,4 @@
-"""Analytics as rows in XCom or in files, and their check against thresholds."""
+"""Analytics as rows in XCom or in files, their check against thresholds, and discovery."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def check(**arguments: Any) -> dict[str, Any]:
 
 
 def truth(client: Client, **arguments: Any) -> list[Any]:
-    """Return the rows of the week, as one page has them."""
+    """Return the rows of the week, queried as one page."""
     days = {"start": WEEK["start"], "end": WEEK["end"], **arguments}
     return list(client.send(endpoints.query_analytics(**days, page_size=500)).rows)
 
@@ -126,7 +126,7 @@ class TestQuery:
 
 @pytest.fixture
 def serve(set_connection: Connect) -> Iterator[Callable[..., None]]:
-    """Has a service answer with rows, given by what they have: those of the week, and of the days before."""
+    """Has a service answer with rows, given by their metrics, of the week and of the week ``before`` it."""
     served: dict[tuple[str, str], Sequence[dict[str, Any]]] = {}
 
     def respond(request: bytes) -> bytes:
@@ -198,7 +198,7 @@ class TestCheck:
 
 
 UNKNOWN = "the service does not say for {} of 2 analytics rows how many runs succeeded"
-#: Metrics of the rows of a period, the success rate that follows, and how a violation begins.
+#: Metrics of a period's rows, the success rate that follows from them, and how a violation begins.
 ENDS: list[tuple[list[dict[str, Any]], float | None, str]] = [
     ([{"runCount": 4, "successCount": 3}, {"runCount": 6, "successCount": None, "failureCount": 0}], 0.9, ""),
     ([{"runCount": 4, "failureCount": 1}, {"runCount": 4, "successRate": 0.25}], 0.5, ""),
@@ -236,7 +236,7 @@ class TestMetricsThatTheServiceLeavesOut:
             ([], [50], "0 rows were collected, 50 in the preceding period: a drop of 100.0%, above 30.0%"),
             ([50], [None, 50], "for 1 of 2 analytics rows of the preceding period how many rows were"),
             ([50], [], None),
-            # whatever the other row has; 1 - 35 / 50 is a little more than 0.3
+            # no violation, whatever the other row has; 1 - 35 / 50 is a little more than 0.3
             ([35, None], [50], None),
         ],
     )
@@ -276,7 +276,7 @@ class TestMetricsThatTheServiceLeavesOut:
 
 
 class TestDiscovery:
-    """What a merge does to a file is in ``tests/cli/test_discover.py``."""
+    """``tests/cli/test_discover.py`` tests what a merge does to a file."""
 
     def test_the_configured_file_is_compared_and_with_merge_written(
         self, sandbox: Sandbox, configure_tasks: Callable[..., Path], said: Said

@@ -41,7 +41,7 @@ pytestmark = on_sandbox(speed=200, wait_seconds=10, run_seconds=60, stale_second
 
 START = "/cloudextraction/subtasks:start"
 SUBTASKS = "/cloudextraction/task/subtasks"
-#: Does something once the service has got some requests.
+#: The fixture `after_requests`.
 AfterRequests = Callable[..., None]
 Retry = Callable[..., dict[str, Any]]
 RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
@@ -51,8 +51,8 @@ RETRIES: dict[str, Any] = {"retries": 2, "retry_delay": timedelta(0)}
 class Starter:
     """Starts a collection task of the sandbox by the operator.
 
-    :ivar task_id: that of the collection task.
-    :ivar ids: those of its sub-tasks.
+    :ivar task_id: id of the collection task.
+    :ivar ids: ids of its sub-tasks.
     """
 
     control: Control
@@ -69,8 +69,8 @@ class Starter:
     ) -> dict[str, Any]:
         """Execute the operator and return its result.
 
-        :param max_tries: as of :func:`~tests.airflow.executions.execute`, as is ``tries``.
-        :param store: what Airflow stores for the task.
+        :param max_tries: see :func:`~tests.airflow.executions.execute`, also for ``tries``.
+        :param store: the state store of the task; by default, a new one.
         """
         store = Store() if store is None else store
         operator = self.operator(**arguments)
@@ -79,9 +79,9 @@ class Starter:
     def killed_during(
         self, result: dict[str, Any], *, began: float = 1.0, sent: bool = False, **arguments: Any
     ) -> Store:
-        """Return what is stored of a start during which its process was killed.
+        """Return the state store of a task whose process was killed during a start.
 
-        :param arguments: of the operator.
+        :param arguments: arguments of the operator.
         """
         context: Any = {"task_state_store": (store := Store()), "ti": SimpleNamespace(max_tries=2)}
         memory = _Memory(context, self.operator(**arguments), self.task_id)
@@ -92,14 +92,14 @@ class Starter:
         return run_tasks(lambda: self.operator(**{**RETRIES, **arguments}))
 
     def sent(self, path: str = START) -> int:
-        """Return how many starts, or other requests, the service has got."""
+        """Return how many requests the service has got; by default, starts."""
         return len(self.control.requests(path))
 
     def task(self) -> dict[str, Any]:
         return self.control.task(self.task_id)
 
     def start_elsewhere(self, *ids: str) -> None:
-        """Start sub-tasks as somebody else does."""
+        """Start sub-tasks as somebody else would."""
         WebCollectHook().start_subtasks(self.task_id, list(ids))
 
 
@@ -113,23 +113,23 @@ def starter_of(sandbox: Sandbox, task: Task) -> Starter:
 
 
 def quick_clock(on_sleep: Callable[[], object] = lambda: None) -> Clock:
-    """Return a clock of which sleeping takes no time, but calls a function."""
+    """Return a clock whose sleep takes no time, but calls a function."""
     slept: list[float] = []
 
     def sleep(seconds: float) -> None:
         on_sleep()
-        # for longer, so that there are few queries: the client limits their rate
+        # skip more than was asked for, so that there are few queries: the client limits their rate
         slept.append(4 * seconds)
 
     return Clock(now=lambda: time.time() + sum(slept), sleep=sleep)
 
 
-#: How many starts Airflow keeps of a collection task.
+#: How many starts of a collection task Airflow keeps: one, or none before Airflow 3.3.
 KEPT = int(AIRFLOW_V_3_3_PLUS)
 
 
 def remembered(run: FinishedRun) -> int:
-    """Return how many things the run's tasks still remember; earlier versions cannot."""
+    """Return the number of values in the state stores of a run's tasks; 0 before Airflow 3.3."""
     if not AIRFLOW_V_3_3_PLUS:
         return 0
     query = text("select count(*) from task_state_store where run_id = :run_id")
@@ -139,13 +139,13 @@ def remembered(run: FinishedRun) -> int:
 
 class TestWaiting:
     def test_it_ends_with_the_run_that_it_started(self, starter: Starter) -> None:
-        # the status shows the Finished of the run before for a while
+        # for a while, the status still shows that the run before has finished
         run = starter.start_in_dag(deferrable=True)
 
         assert (run.states, run.tries["start"]) == ({"start": "success"}, 1)
         result = run.xcoms["start"]
         assert (result["status"]["status"], result["status"]["executed_times"]) == ("Finished", 2)
-        # `dag.test()` forgets what a deferred task wanted to hand on to itself
+        # `dag.test()` loses what a deferred task passes on to its resumption; the state store keeps it
         if AIRFLOW_V_3_3_PLUS:
             assert (result["after"]["executed_times"], len(result["started"])) == (1, 3)
         assert starter.task()["state"] == "Finished"
@@ -181,7 +181,7 @@ def test_a_run_that_ends_before_the_start_does_not_count(sandbox: Sandbox, set_c
     sandbox.control.configure(run_seconds=4)
 
     def end_after_the_first(path: str, status: int, body: Any) -> tuple[int, Any]:
-        # between the query of the status and that of the sub-tasks
+        # between the queries of the status and of the sub-tasks
         if path.startswith(STATUS) and starter.sent(STATUS) == 1:
             sandbox.control.advance(20_000)
         return status, body
@@ -229,7 +229,7 @@ class TestCrashes:
             set_connection()
             starter.control.advance(20_000)
 
-        # the connection is away for the rest of the try that has started the run
+        # the connection is missing for the rest of the try that has started the run
         after_requests(1, START, monkeypatch.delenv, "AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
         run = starter.start_in_dag(on_retry_callback=connect_again)
 
@@ -245,9 +245,9 @@ class TestCrashes:
 
     @pytest.fixture
     def retry(self, starter: Starter) -> Retry:
-        """Executes the operator once its process was killed during a start that began just now.
+        """Executes the operator after its process was killed during a start that began just now.
 
-        It is given the operator's arguments, and what happens before it is executed again.
+        It takes a function to call before that, ``then``, and the operator's arguments.
         """
 
         def retry(then: Callable[[], object] = lambda: None, **arguments: Any) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class TestCrashes:
         return retry
 
     def test_a_start_not_shown_yet_is_not_sent_again(self, starter: Starter, retry: Retry) -> None:
-        # neither the status nor the sub-tasks show it at the first two looks
+        # the first two queries of the status and the sub-tasks do not show it
         sleeps: list[None] = []
 
         def show() -> None:
@@ -275,7 +275,7 @@ class TestCrashes:
         assert (len(sleeps), starter.sent()) == (2, 1)
 
     def test_an_outdated_response_is_no_sign_of_a_start(self, starter: Starter, retry: Retry) -> None:
-        # as another server of the service may answer, which has not seen the latest run yet
+        # as from another server of the service, which has not seen the latest run yet
         retry(then=lambda: starter.control.configure(executed_times_offset=-1))
         assert starter.sent() == 1
 
@@ -286,7 +286,7 @@ class TestCrashes:
         starter.control.configure(run_seconds=10_000, stale_seconds=0)
         going_on, *ours = starter.ids
         starter.start_elsewhere(going_on)
-        # the other sub-tasks are idle, as before it or already again
+        # the other sub-tasks are idle: they have not started, or have already ended
         if again:
             assert retry(retry_unknown_outcome=True)["started"] == ours
         else:
@@ -341,7 +341,7 @@ class TestCrashes:
 
 
 class TestClearing:
-    """A cleared task starts again, whether Airflow then keeps what the task has stored or drops it."""
+    """A cleared task starts again, whether Airflow keeps the task's state store or drops it."""
 
     def test_the_second_start_waits_for_its_own_run(self, starter: Starter) -> None:
         def clear(ti: Any) -> None:
@@ -394,7 +394,7 @@ class TestClearing:
 
 
 class TestAnApiKeyAlone:
-    """The start takes the key; the status, which shows starts by others, takes a token."""
+    """The key suffices for the start; the status, which shows starts by others, needs a token."""
 
     @pytest.fixture(autouse=True)
     def _key(self, connected: None, sandbox: Sandbox, set_connection: Connect) -> None:
@@ -469,9 +469,9 @@ class TestAnApiKeyAlone:
 
 
 class KilledAt(Store):
-    """A store of a process that is killed before, or after, one of the values that it stores.
+    """The store of a process that is killed before or after it stores one of its values.
 
-    :param number: of the value, the first is 0.
+    :param number: number of that value, from 0.
     """
 
     def __init__(self, number: int, *, is_stored: bool) -> None:
@@ -489,7 +489,7 @@ class KilledAt(Store):
 class Starters:
     """Starts several collection tasks of the sandbox in one Airflow task.
 
-    :ivar ids: those of the collection tasks, of which each has run once.
+    :ivar ids: ids of the collection tasks, each of which has run once.
     """
 
     control: Control
@@ -498,7 +498,7 @@ class Starters:
     def start(self, ids: list[str] | None = None, *, tries: int = 1, store: Any = None, **how: Any) -> Any:
         """Execute the operator and return its result.
 
-        :param ids: instead of all.
+        :param ids: the collection tasks to start; by default, all.
         """
         operator = self.operator(ids or self.ids, **how)
         return execute(operator, tries=tries, task_state_store=Store() if store is None else store)
@@ -511,7 +511,7 @@ class Starters:
         return [len(self.control.task(task_id)["runs"]) for task_id in self.ids]
 
     def sent(self, path: str = START) -> int:
-        """Return how many starts, or other requests, the service has got."""
+        """Return how many requests the service has got; by default, starts."""
         return len(self.control.requests(path))
 
 
@@ -564,7 +564,7 @@ class TestSeveral:
         starters.control.fail(START, status=400, code="TaskExecuting", after=1)
         store = Store()
         if with_gone:
-            # an error that a retry cannot help against does not keep it from the other one
+            # a permanent error of one collection task does not prevent the retry of another
             with pytest.raises(AirflowFailException, match=r"^1 of 4 collection tasks failed\. gone: "):
                 starters.start(["gone", *starters.ids], tries=2, store=store)
         else:

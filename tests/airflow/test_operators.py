@@ -1,4 +1,4 @@
-"""The operators: what they do, what they hand on, what a result means, how they fail."""
+"""The operators: what they do, what they return, what a result means, how they fail."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = on_sandbox(stale_seconds=0)
 
 RETRIES: dict[str, Any] = {"retries": 3, "retry_delay": timedelta(0)}
 GROUP, OTHER_GROUP = 1, 7
-#: Operations of which the operator sends one call; a start queries first.
+#: Operations whose operator sends a single call; a start queries the status first.
 ONE_CALL = [operation for operation in WITH_OPERATOR if operation.name != "start_subtasks"]
 #: Operations that are not safe to repeat.
 UNSAFE = [operation for operation in WITH_OPERATOR if operation.doubt]
@@ -64,7 +64,7 @@ ERRORS = {endpoint.name: endpoint.errors for endpoint in ENDPOINTS}
 
 @pytest.fixture
 def groups(sandbox: Sandbox) -> list[int]:
-    """Ids of two groups beside the usual one."""
+    """Ids of two groups in addition to the usual one."""
     return [sandbox.control.add_task(group_id=group)["group_id"] for group in (OTHER_GROUP, OTHER_GROUP + 1)]
 
 
@@ -79,7 +79,7 @@ def test_each_does_the_same_for_ids_and_for_names_of_the_file(
     result = execute(operator)
     operation.check(scene)
     assert operation.result is None or holds(result, scene.fill(operation.result))
-    # as the DAG has it, for the name of a mapped task and for a further attempt
+    # the argument stays as the DAG has it, for the name of a mapped task and for further attempts
     if "collection_task_id" in (arguments := operation.operator or {}):
         assert operator.collection_task_id == scene.fill(arguments["collection_task_id"], **names)
 
@@ -391,7 +391,7 @@ def state_of(dag_id: str) -> str:
 
 
 def execute_interrupted(scene: Scene, operation: Operation, **arguments: Any) -> None:
-    """Execute an operator that a timeout interrupts when its endpoint has acted, and is answering."""
+    """Execute an operator that a timeout interrupts after its endpoint has acted, during the answer."""
     scene.control.fail(PATHS[operation.name], kind="drip", seconds=PATIENCE)
     with signalled_when(lambda: operation.received(scene), AirflowTaskTimeout):
         execute(operation.make_operator(scene, **arguments))
@@ -459,11 +459,11 @@ class TestErrors:
     ) -> None:
         with make_dag() as dag:
             COPY.make_operator(scene, **RETRIES)
-        # on Airflow 3 the task goes on
+        # slow enough for the signal; on Airflow 3, the task continues to the answer's end
         scene.control.fail(PATHS["copy_task"], kind="drip", seconds=0.01)
-        # what Airflow does to the process of a task
+        # the signal that Airflow sends to the process of a task
         after_requests(1, PATHS["copy_task"], os.kill, os.getpid(), signal.SIGTERM)
-        # `dag.test()` of Airflow 2 ends with it
+        # the signal also ends `dag.test()` of Airflow 2
         with contextlib.suppress(*INTERRUPTS):
             run_dag(dag)
 

@@ -1,4 +1,4 @@
-"""What the page in Airflow's web interface is told, read from a real database and a sandbox."""
+"""The data of the page in Airflow's web interface, read from a real database and a sandbox."""
 
 from __future__ import annotations
 
@@ -55,37 +55,37 @@ pytestmark = pytest.mark.usefixtures("airflow_database")
 
 NOW = datetime.datetime(2026, 6, 1, 12, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
-#: What is told of an account.
+#: The parts of what the page shows about an account.
 PARTS = ("token", "capacity", "tasks", "days")
 EVERYTHING = None
-#: Columns of a task that waits.
+#: Columns of a deferred task instance.
 DEFERRED: dict[str, Any] = {"state": "deferred", "start_date": NOW}
 COUNTS = "/cloudextraction/task/stats"
-#: Makes a file of collection tasks that of the deployment.
+#: The fixture `configure_tasks`.
 Configure = Callable[..., Path]
 Clock = Callable[[float], None]
 _numbers = itertools.count(1)
 
 
 def landed(**facts: Any) -> dict[str, Any]:
-    """Return what a landing leaves in an asset event."""
+    """Return the extra of a landing's asset event."""
     usual = {"webcollect_conn_id": "webcollect_default", "destination": "s3://bucket/prices"}
     counts = {"rows": 30, "bytes": 1, "parts": 1, "duration": 0.5}
     return {**usual, "manifest": "s3://bucket/prices/_manifest.json", **counts, **facts}
 
 
 def landed_a(**facts: Any) -> dict[str, Any]:
-    """Return the same of a landing of the collection task `a`."""
+    """Return the extra of the asset event of a landing of the collection task `a`."""
     return landed(collection_task_id="a", **facts)
 
 
 def several(**facts: Any) -> dict[str, Any]:
-    """Return what a landing of two sources, `a` and `b`, leaves in an asset event."""
+    """Return the extra of the asset event of a landing of two sources, `a` and `b`."""
     manifests = [f"{folder}/_manifest.json" for folder in "ab"]
     return landed(collection_task_ids=["a", "b"], manifests=manifests, **facts)
 
 
-#: More ids than Airflow stores of an argument.
+#: So many ids that Airflow truncates the argument when it stores it.
 IDS = [f"5a9d0b0e-0000-4000-8000-{number:012}" for number in range(150)]
 
 
@@ -112,19 +112,19 @@ def columns_of(series: dict[str, Any]) -> dict[str, Any]:
 
 
 def outcome(check: str = "columns.price.filled", state: str = "failed") -> dict[str, str]:
-    """Return what an asset event says of a check."""
+    """Return the outcome of a check, as an asset event has it."""
     return {"check": check, "state": state, "expected": "filled in all", "found": "filled in none"}
 
 
 def rows_waiting(commit: int, at: datetime.datetime) -> dict[str, Any]:
-    """Return what an asset event says of 30 rows that a commit has quarantined."""
+    """Return the entry of an asset event about 30 rows that a commit has quarantined."""
     return {"commit": commit, "rows": 30, "dag_id": "d", "run_id": "r", "at": at.isoformat()}
 
 
 class Events:
-    """Puts asset events into the database, each of a run of its own, a day apart.
+    """Puts asset events and runs of a DAG into the database.
 
-    :ivar dag_id: the DAG that has run.
+    :ivar dag_id: id of the DAG.
     """
 
     def __init__(self, dag_id: str | None = None) -> None:
@@ -134,9 +134,9 @@ class Events:
     def add(
         self, *rows: int, ended: datetime.datetime = NOW, usual: float | None = None, **fields: Any
     ) -> None:
-        """Add a landing for each number of rows, the last one a minute before ``ended``.
+        """Add a landing for each number of rows, a day apart, the last one a minute before ``ended``.
 
-        :param usual: the usual rows, as the landings say.
+        :param usual: the usual number of rows, in each event.
         """
         for index, count in enumerate(rows):
             landed_at = ended - datetime.timedelta(minutes=1) - DAY * (len(rows) - 1 - index)
@@ -169,11 +169,10 @@ class Events:
         result: Any = None,
         **columns: Any,
     ) -> None:
-        """Add a DAG run, unless there is one; if columns of a task instance are given, with one that failed,
-        or is as they say.
+        """Add a DAG run, unless it exists, and a task instance if ``columns`` are given, by default failed.
 
-        :param arguments: of the task, as they were rendered.
-        :param result: of the task.
+        :param arguments: rendered arguments of the task.
+        :param result: result of the task.
         """
         run: dict[str, Any] = {"dag_id": self.dag_id, "run_id": run_id}
         when = {"logical_date": logical_date, "run_after": NOW, "run_type": run_type}
@@ -193,7 +192,7 @@ class Events:
                 XComModel.set("return_value", result, **task, session=session)
 
     def add_dag(self, **facts: Any) -> None:
-        """Let Airflow know the DAG."""
+        """Add the DAG to Airflow's database."""
         limits = {"max_active_tasks": 1, "max_consecutive_failed_dag_runs": 0}
         usual = {"is_paused": False, "is_stale": False, "has_task_concurrency_limits": False, **limits}
         with create_session() as session:
@@ -222,7 +221,7 @@ def events() -> Events:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Moves the clock by which values get old."""
+    """Advances the clock by which values get old, by a number of seconds."""
     moves: list[float] = []
     real = time.monotonic
     monkeypatch.setattr("time.monotonic", lambda: real() + sum(moves))
@@ -231,9 +230,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 class TestLandings:
     def test_the_latest_runs_are_shown_the_oldest_first(self, events: Events) -> None:
-        # though it has stopped long ago
+        # even if the DAG stopped long ago
         events.add(*range(MOST_RUNS + 5), ended=NOW - DAY * 400)
-        # events of others on the asset take no place
+        # other events of the asset do not count as runs
         for _ in range(MOST_RUNS + 1):
             events.add_event({"note": "of another operator"}, source_task_id="another")
             events.add_event({"note": "of the same task"})
@@ -249,7 +248,7 @@ class TestLandings:
             events.add(rows, **place)
         Events(events.dag_id).add(5)
         assert sorted(series["runs"][0]["rows"] for series in events.read()) == [1, 2, 3, 4, 5]
-        # of DAGs that the person may not read there is none
+        # nothing is shown of a DAG that the person may not read
         assert read({"another"})["series"] == []
 
     def test_a_task_that_was_cleared_has_one_landing_per_run(self, events: Events) -> None:
@@ -280,7 +279,7 @@ class TestLandings:
         counts = {"failed": 1, "checks": 0, "late": 1, "odd": 0, "empty": 0}
         assert data["counts"] == {"landings": most, **counts}
         assert [series["map_index"] for series in data["series"]] == [*range(-1, most - 2), -1]
-        # what is paused takes no place of what still lands
+        # paused landings do not displace active ones
         monkeypatch.setattr(landings, "MOST_SERIES", 1)
         paused, lands = Events(), Events()
         paused.add(1, 1, 1, 1, 1, ended=NOW - DAY * 9)
@@ -299,7 +298,7 @@ class TestLandings:
         assert len(events.read()) == 3
         events.add(2, 3, source_map_index=2, ended=NOW + DAY)
         events.add(1, source_map_index=3)
-        # a new series comes within a minute, a new run at once
+        # a new series is shown within a minute, a new run at once
         assert [len(series["runs"]) for series in events.read()] == [1, 1, 3]
         clock(landings.KEPT_SECONDS)
         assert len(events.read()) == 4
@@ -333,14 +332,14 @@ class TestLandings:
         ("rows", "usual", "state", "marks"),
         [
             ((100,), 100, "landed", []),
-            # odd beyond half or twice the usual
+            # odd: less than half of the usual number, or more than twice
             ((200,), 100, "landed", []),
             ((201,), 100, "landed", ["odd"]),
             ((50,), 100, "landed", []),
             ((49,), 100, "landed", ["odd"]),
             # the landing does not know what is usual
             ((100, 100, 100, 100, 300), None, "landed", []),
-            # no rows are a state of their own, and worth a look where there always were some
+            # no rows: a state of its own, and a mark only if all runs before had rows
             ((100, 100, 100, 100, 0), 100, "empty", ["empty"]),
             ((100, 0, 100, 100, 0), 100, "empty", []),
             ((100, 100, 100, 0), None, "empty", []),
@@ -393,7 +392,7 @@ class TestLandings:
         assert (series["usual_seconds"], series["marks"]) == (86_400.0, marks)
         expected = datetime.datetime.fromisoformat(series["landed_at"]) + DAY
         assert series["expected_at"] == expected.isoformat()
-        # it is paused, or has no schedule
+        # a paused DAG, or one without a schedule, is never late
         for facts in ({"is_paused": True}, {"is_paused": False, "timetable_summary": "None"}):
             events.add_dag(**facts)
             series = events.one()
@@ -453,7 +452,7 @@ class TestLandings:
 
 
 class TestRetiredLandings:
-    """Landings that no longer come have no marks, and say why."""
+    """Landings that no run adds to any more have no marks, and say why."""
 
     def failing(self, events: Events, **where: Any) -> None:
         """Add a landing whose next run has failed."""
@@ -480,7 +479,7 @@ class TestRetiredLandings:
 
     def test_the_dag_no_longer_has_the_task(self, events: Events) -> None:
         self.failing(events)
-        # a run that goes on may not have all its tasks yet
+        # an active run may not have all its tasks yet
         self.end_run(events, "other", state="running")
         assert events.marks() == ["failed"]
         self.end_run(events, "other")
@@ -490,7 +489,7 @@ class TestRetiredLandings:
 
     def test_the_task_no_longer_has_the_index(self, events: Events) -> None:
         self.failing(events, map_index=2)
-        # the task before it has failed: it was not expanded
+        # the upstream task has failed, so the task was not expanded
         self.end_run(events, "land", -1, task_state="upstream_failed")
         assert events.marks() == ["failed"]
         # there are fewer indexes, or it is no longer mapped
@@ -520,11 +519,13 @@ class TestRetiredLandings:
         others.add_event(landed_a(), NOW, source_run_id="next")
         told = {series["asset"]["uri"]: series["retired"] for series in events.read()}
         assert told == {events.asset.uri: "the task has landed elsewhere since", others.asset.uri: None}
-        # also if a search leaves out where
+        # also if a search leaves out the new place
         (found,) = events.read(search=events.asset.name)
         assert found["retired"] == told[events.asset.uri]
 
-    def test_overdue_ones_hide_no_others(self, events: Events, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_retired_landings_hide_no_active_ones(
+        self, events: Events, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(landings, "MOST_SERIES", 2)
         events.add_dag(is_stale=True)
         for index in range(9):
@@ -557,7 +558,7 @@ class TestChecks:
         assert events.marks() == marks
         told = [{"state": state, "text": self.FAILED} for state in states if marks]
         assert [source["checks"] for source in events.one()["sources"]] == [told]
-        # a run that has failed since says nothing of its rows
+        # after a later run that failed, only the failure is a mark
         events.add_run("broken", end_date=NOW)
         assert events.marks() == ["failed"]
 
@@ -579,7 +580,7 @@ class TestChecks:
     def test_quarantined_rows_are_told_until_somebody_decides(self, events: Events) -> None:
         events.add_run("old")
         old = {**rows_waiting(7, NOW - DAY * 400), "dag_id": events.dag_id, "run_id": "old"}
-        # no run that is shown has quarantined them, and the newest event of the landing says that they wait
+        # no shown run has quarantined them, but the landing's newest event lists them
         events.add_event(landed_a(waiting=[rows_waiting(9, NOW), old]), NOW - DAY)
         events.add_event(landed_a(waiting=[old]), NOW)
         (told,) = events.one()["quarantines"]
@@ -595,7 +596,7 @@ class TestChecks:
         (told,) = events.one()["quarantines"]
         facts = told["dag_id"], told["run_id"], told["is_known"], told["waiting"][0]["commit"]
         assert facts == (events.dag_id, "a run of another DAG", False, 7)
-        # of no DAG
+        # quarantined by a command, not by a DAG
         command = {**rows_waiting(8, NOW), "dag_id": "webcollect", "run_id": "by hand"}
         events.add_event(landed_a(waiting=[command]), NOW + DAY)
         assert events.one()["quarantines"][0]["run_id"] == "by hand"
@@ -665,10 +666,10 @@ class TestColumns:
 
     def test_what_is_not_known_is_no_share(self, events: Events) -> None:
         many = {f"column_{number}": 1.0 for number in range(MAX_COLUMNS)}
-        # nothing counted, no rows
+        # runs with nothing counted, and one without rows
         self.add(events, {"price": 1.0}, {}, {"price": 0.2}, {}, {"price": 0.9}, checks=[outcome()])
         self.add(events, {"price": 0.9}, rows=0)
-        # an event that names no source, a failed run; beyond those that are counted
+        # an event without a source, a failed run, and one with more columns than are counted
         events.add_event(landed(), NOW + DAY)
         events.add_run("broken", end_date=NOW + DAY * 2)
         events.add_event(landed_a(filled=many), NOW + DAY * 3)
@@ -721,9 +722,9 @@ class TestActivity:
         assert (running["webcollect_conn_id"], running["collection_task_ids"]) == ("not_there", ["a-task"])
         assert (running["since"], running["timeout_at"]) == (NOW.isoformat(), (NOW + DAY).isoformat())
         assert work["failures"] == []
-        # of DAGs that the person may not read there is none
+        # nothing is shown of a DAG that the person may not read
         assert read_work("another")["running"] == []
-        # it is near its timeout in its last tenth
+        # near its timeout: in the last tenth of its time
         for left, is_near in ((0.09, True), (0.11, False)):
             (running,) = read_work(events.dag_id, NOW + DAY * (1 - left))["running"]
             assert running["is_near_timeout"] is is_near
@@ -768,7 +769,7 @@ class TestActivity:
         work = read_work(events.dag_id)
         assert [failure["recovered_at"] for failure in work["failures"]] == [None, None]
         assert work["failures_left_out"] == 1
-        # what has ended well is not shown
+        # successful tasks are not shown
         assert work["running"] == []
 
     @pytest.mark.parametrize(
@@ -799,7 +800,7 @@ class TestActivity:
         assert [task["collection_task_ids"] for task in read_work(events.dag_id)["running"]] == [None]
 
     def test_what_is_cut_is_known_by_the_start_in_the_same_group(self, events: Events) -> None:
-        """By a start of all, or by the starts of a mapped task."""
+        """The ids are known from one start of all, or from the starts of a mapped task."""
         starts = [{"collection_task_id": task_id} for task_id in IDS]
         others = [{"collection_task_id": "x"}]
         ended: dict[str, Any] = {
@@ -828,7 +829,7 @@ class TestActivity:
             {"collection_task_id": task_id, "destination": f"s3://bucket/{task_id}"} for task_id in IDS
         ]
         events.add_run("run", arguments=stored({"sources": sources}), end_date=NOW)
-        # what it lands now begins with another collection task
+        # the sources of this run begin with another collection task
         events.add_run("other", arguments=stored({"sources": sources[1:]}), end_date=NOW - DAY / 2)
         failures = {
             task["run_id"]: task["collection_task_ids"] for task in read_work(events.dag_id)["failures"]
@@ -857,7 +858,7 @@ class TestActivity:
 @pytest.fixture
 def view(hook: WebCollectHook) -> ServiceView:
     hook.refresh_token()  # as the first task does
-    # the sandbox answers in any case, however slow the machine
+    # so patient that the sandbox answers on the slowest machine
     return ServiceView("webcollect_default", patience=PATIENCE)
 
 
@@ -905,7 +906,7 @@ class TestService:
         first = asked()
         view.read(EVERYTHING)
         assert asked() == first
-        # the page asks every 30 seconds, and reading took a part of them
+        # the page asks every 30 seconds, and reading has taken some of them
         clock(28.0)
         view.read(EVERYTHING)
         assert asked() == (first[0] + 1, first[1])
@@ -1007,7 +1008,7 @@ class TestService:
         self, view: ServiceView, sandbox: Sandbox, events: Events, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(service, "MOST_TASKS", 1)
-        # the ids' order says for which one the service is asked
+        # the order of the ids decides which one the service is asked about
         for dag_events, task in ((Events(), "0" * 8), (events, "z" * 8)):
             dag_events.add_event(landed(collection_task_id=task))
         tasks = view.read({events.dag_id})["tasks"]["value"]
@@ -1025,7 +1026,7 @@ class TestService:
 
 
 class TestNames:
-    """Names of collection tasks: those that events and arguments have, and those of the deployment's file."""
+    """Names of collection tasks, from events, from arguments, and from the deployment's file."""
 
     def test_landings_have_those_of_their_events(self, events: Events, configure_tasks: Configure) -> None:
         configure_tasks("- id: b\n  name: not read for landings\n")

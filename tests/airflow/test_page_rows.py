@@ -1,5 +1,4 @@
-"""Rows on the page in Airflow's web interface, and decisions on them: its routes, asked by people who have
-signed in, on real landings."""
+"""The page's routes for rows and for decisions on them, used by signed-in people, on real landings."""
 
 from __future__ import annotations
 
@@ -40,19 +39,19 @@ from tests.airflow.test_page_data import Events, landed_a, rows_waiting
 pytestmark = on_sandbox()
 
 QUARANTINES = {"checks": {"rows": {"min": 99}}, "on_failed_checks": "quarantine", **GROWING}
-#: The same, for the rows that have no URL alone.
+#: Options that quarantine only the rows without a URL.
 QUARANTINES_SINGLE_ROWS: dict[str, Any] = {
     "checks": {"rows": {"max_wrong": 0.2}, "columns": {"url": {"required": True}}},
     **GROWING,
 }
-#: What a browser says of a request of the page's own script.
+#: The headers that a browser sends with a request of the page's own script.
 OWN = {"Origin": "http://testserver", "Sec-Fetch-Site": "same-origin"}
 
 
 class Visitor:
     """Somebody who has signed in, and looks at a landing.
 
-    :param role: of Airflow's simple auth manager.
+    :param role: the person's role in Airflow's simple auth manager.
     """
 
     def __init__(self, events: Events, role: str) -> None:
@@ -61,7 +60,7 @@ class Visitor:
         self._events = events
 
     def get(self, what: str, **which: Any) -> tuple[int, Any]:
-        """Return what a route of the landing answers, and its status."""
+        """Return the status and the answer of a route of the landing."""
         return self._answer(self._client.get(self._address(what), params=self._which(which)))
 
     def series(self) -> dict[str, Any]:
@@ -70,12 +69,12 @@ class Visitor:
         return dict(series)
 
     def decide(self, headers: dict[str, str] = OWN, **body: Any) -> tuple[int, Any]:
-        """Press one of the buttons."""
+        """Decide as one of the page's buttons does; return the status and the answer."""
         address = self._address("decision")
         return self._answer(self._client.post(address, params=self._which({}), json=body, headers=headers))
 
     def send(self, headers: dict[str, str], content: str) -> int:
-        """Return the status of a request of any form."""
+        """Send any content with any headers, and return the status."""
         address, which = self._address("decision"), self._which({})
         return self._client.post(address, params=which, content=content, headers=headers).status_code
 
@@ -94,7 +93,7 @@ class Visitor:
 
 @pytest.fixture
 def landing(sandbox: Sandbox, task: Task, destination: str) -> Landing:
-    """A collection task with 30 rows, and a folder."""
+    """A collection task with 30 rows, and a folder to land in."""
     return Landing(sandbox, task, destination)
 
 
@@ -107,7 +106,7 @@ def events() -> Events:
 
 @pytest.fixture
 def quarantined(landing: Landing, events: Events) -> dict[str, Any]:
-    """What names the 30 rows of a landing that wait for a decision, as the page sends it."""
+    """The landing and the commit of 30 quarantined rows, as the page sends them."""
     return quarantine(landing, events)
 
 
@@ -253,7 +252,7 @@ class TestDecisions:
         assert person.decide(decision="delete", **quarantined)[0] == 422
         assert len(in_review(landing.destination)) == 1
 
-    # the URL of one of several sources may name another connection than all sources have
+    # a source's own URL may name another connection than `object_storage_conn_id`
     @pytest.mark.parametrize(("landing", "used"), [("s3://b/gone", "all"), ("s3://own@b/gone", "own")])
     def test_a_landing_that_cannot_be_reached_is_told(self, events: Events, landing: str, used: str) -> None:
         place = {"object_storage_conn_id": "all", "manifest": f"{landing}/_manifest.json"}
@@ -291,7 +290,7 @@ class TestEvidence:
         _, sample = person.get("rows", **which)
         assert sample["broke"] == ["columns.url.required"] * 2
         assert len(sample["rows"]) == 2
-        # the rows that have landed are judged as those of any other run
+        # the landed rows are judged as in any other run
         assert [run["state"] for run in person.series()["runs"]] == ["landed"]
         assert person.decide(decision="accept", **which) == (200, {"rows": 2})
         assert read_landing(landing.destination).manifest.rows == 30
@@ -345,7 +344,7 @@ class TestRows:
         assert table["columns"] == list(truth[0])
         texts = [[_as_text(value) for value in row.values()] for row in truth]
         assert [[value or "" for value in row] for row in table["rows"]] == texts
-        # of DAGs that the person may not read there are none
+        # nothing is shown of a DAG that the person may not read
         assert viewer.get("rows", dag_id="another")[0] == 404
 
     def test_typed_values_are_shown_without_quotes(self, landing: Landing, events: Events) -> None:
@@ -405,7 +404,7 @@ class TestLoads:
             land >> WebCollectLoadOperator(task_id="load", table="shop.prices", **usual, **merge)
             elsewhere = {**usual, "landing": f"{landing.destination}-other"}
             WebCollectLoadOperator(task_id="other", table="shop.other", **elsewhere)
-        # the second run loads nothing, and says nothing of the rows that the first has left out
+        # the second run loads nothing, and does not report the rows that the first has skipped
         run, _ = (run_dag(dag) for _ in range(2))
         events = Events(dag.dag_id)
         events.asset = Asset(landing.destination)

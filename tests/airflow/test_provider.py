@@ -1,4 +1,4 @@
-"""What Airflow learns of the provider, what operators and sensors declare, and what importing it costs."""
+"""The provider's metadata in Airflow, what operators and sensors declare, and what imports cost."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 NAMES = [name for name in dir(airflow_provider_webcollect) if name.endswith(("Operator", "Sensor"))]
 KINDS = ("hooks", "operators", "sensors", "triggers", "transfers")
 PAGES = "".join(page.read_text() for page in sorted((REFERENCE / "api").glob("*.md")))
-#: The modules and names that the reference describes: paths that stay.
+#: The modules and names that the reference describes: import paths that stay.
 DESCRIBED = re.findall(r"auto(?:class|function):: ([\w.]+)\.(\w+)$", PAGES, re.MULTILINE)
-#: What Airflow calls, and no DAG.
+#: Functions that Airflow calls, not DAGs.
 FOR_AIRFLOW = {"convert_asset_to_openlineage", "sanitize_uri"}
-#: Described by the base class: it has a meaning only where an outcome can be unknown.
+#: Arguments that a base class describes: they matter only if an outcome can be unknown.
 IN_BASES = {"retry_unknown_outcome"}
 OF_PROVIDERS_THAT_TESTS_DO_NOT_INSTALL = {
     *("Google BigQuery", "Google Cloud Storage (GCS)", "Microsoft Azure Blob Storage", "Snowflake"),
-    # on Airflow 2.11
+    # not installed with Airflow 2.11
     *("Iceberg", "PostgreSQL"),
 }
 WITHOUT_THE_SERVICE = {
@@ -46,12 +46,12 @@ WITHOUT_THE_SERVICE = {
     "WebCollectLoadOperator",
     "WebCollectVerifyLandingOperator",
 }
-#: Arguments that are lists or objects, beside ids and names.
+#: Arguments that are lists or objects, in addition to ids and names.
 MANY = {"actions", "after", "columns", "column_types", "loop_items", "sources", "urls"}
 
 
 def named_modules(*kinds: str) -> list[str]:
-    """Return the modules that the provider info names, of hooks, operators and so on."""
+    """Return the modules that the provider info names for kinds such as hooks and operators."""
     entries = [entry for kind in kinds for entry in get_provider_info()[kind]]
     return [name for entry in entries for name in entry.get("python-modules") or [entry["python-module"]]]
 
@@ -75,7 +75,7 @@ def test_the_provider_info_names_every_public_module() -> None:
         assert hasattr(importlib.import_module(module_name), name)
 
 
-# Airflow itself asks the older of its two managers
+# Airflow itself uses the older of its two managers
 @pytest.mark.filterwarnings("ignore:ProvidersManager.hooks is deprecated")
 def test_airflow_knows_the_connection_type_and_its_hook() -> None:
     from airflow.models import Connection
@@ -123,7 +123,7 @@ def test_the_plugin_is_loaded_once() -> None:
 
 
 def arguments(cls: type[Any]) -> Iterator[str]:
-    """Yield the names of the arguments that this package adds to those of Airflow."""
+    """Yield the names of the arguments that this package adds to Airflow's."""
     for base in cls.__mro__:
         if base.__module__.startswith(f"{PACKAGE}.") and "__init__" in vars(base):
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
@@ -138,7 +138,7 @@ def test_the_docstring_is_complete(name: str) -> None:
 
     assert described.keys() | IN_BASES == set(arguments(cls)) | IN_BASES
     templated = {argument for argument, meaning in described.items() if "(templated)" in meaning}
-    # Airflow stores template fields: `timeout` is among them for the page alone, and is no template
+    # `timeout` is a template field only because Airflow stores these, for the page; it is no template
     assert templated == set(cls.template_fields) - {"timeout"}
     assert ":raises AirflowFailException:" in text
     assert " Returns " in text
@@ -178,7 +178,7 @@ HEAVY = (
 
 #: The modules that DAG files import.
 FOR_DAGS = [*named_modules("operators", "sensors", "transfers"), f"{PACKAGE}.task_group"]
-#: What is imported when work begins.
+#: The modules that are imported only when work begins.
 MACHINERY = {
     *(
         "hooks.connection",
@@ -215,7 +215,7 @@ else:
 
 @pytest.fixture(scope="module")
 def imported() -> SimpleNamespace:
-    """Modules that a process imports besides those that DAG authors import anyway.
+    """The modules that a process imports in addition to those that DAG authors import anyway.
 
     ``for_dags``: by DAG files. After them, ``look``: when Airflow reads the provider's metadata; ``plugin``:
     when the process of a task loads the plugin.
@@ -230,14 +230,14 @@ def imported() -> SimpleNamespace:
         look=[f"{PACKAGE}.{name}" for name in ("get_provider_info", "hooks.webcollect", "ui")],
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    # beside what Airflow logs
+    # the output also has Airflow's log
     said = [line.removeprefix("new:") for line in done.stdout.splitlines() if line.startswith("new:")]
     (dags, look), plugin = map(json.loads, said)
     return SimpleNamespace(for_dags=dags, look=look, plugin=plugin)
 
 
 def test_dags_import_little_of_the_provider(imported: SimpleNamespace) -> None:
-    # what is imported decides what it costs; seconds would tell of the machine's load
+    # the imported modules decide the cost; seconds would depend on the machine's load
     packages = {name.partition(".")[0] for name in imported.for_dags}
     assert packages - sys.stdlib_module_names <= {"airflow", PACKAGE, "msgspec"}
     prefix = f"{PACKAGE}."

@@ -1,4 +1,4 @@
-"""Tokens in a running Airflow: shared through a Variable, masked in logs, kept out of all that is stored."""
+"""Tokens in a running Airflow: shared through a Variable, masked in logs, never stored in plain text."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ RENEWAL = "webcollect_renewal__webcollect_default"
 
 @pytest.fixture
 def token_in_variable(no_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has tokens shared as an Airflow installation shares them by default."""
+    """Share tokens as an Airflow installation does by default."""
     monkeypatch.delenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE")
     with create_session() as session:
-        # of another test's sandbox, which began with the same refresh token
+        # from another test's sandbox, which began with the same refresh token
         session.execute(delete(Variable).where(Variable.key.in_([VARIABLE, RENEWAL])))
-    # however slow the machine; who renews waits for one and a half times as long, which takes no time here
+    # for slow machines; a renewal waits for 1.5 times as long, which takes no time here (`no_pauses`)
     monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT", "60")
     monkeypatch.setattr(connection, "TIMING", ClientTiming(store_patience=0))
 
@@ -64,7 +64,7 @@ def execute_sql(statement: str, *values: Any) -> list[Any]:
 
 @pytest.fixture
 def without_variables() -> Iterator[None]:
-    """A database that has no Variables, like one that nobody has set up."""
+    """A database without the table of Variables, like one that nobody has initialized."""
     execute_sql("alter table variable rename to away")
     yield
     execute_sql("alter table away rename to variable")
@@ -167,7 +167,7 @@ def test_without_variables_none_is_spent(connected: None, sandbox: Sandbox, with
 
 def test_an_unreadable_variable_is_not_taken_for_none(connected: None, sandbox: Sandbox) -> None:
     WebCollectHook().get_running_counts()
-    # what was encrypted with another key
+    # a value that was encrypted with another key
     value = Fernet(Fernet.generate_key()).encrypt(b"a token").decode()
     execute_sql("update variable set val = ? where key = ?", value, VARIABLE)
     with pytest.raises(TokenStoreUnavailable, match="cannot be read"):

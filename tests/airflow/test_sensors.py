@@ -1,4 +1,4 @@
-"""The sensors: as tasks of DAG runs, and executed by themselves."""
+"""The sensors, as tasks of DAG runs and executed without one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.interruption import PATIENCE
 
 pytestmark = on_sandbox(wait_seconds=0.2, run_seconds=0.4, stale_seconds=0, subtasks=2)
 KINDS = {**SENSORS, "capacity": WebCollectCapacitySensor}
-#: What services may do: see docs/contributing/assumptions.md, Status.
+#: How services may behave, as settings of the sandbox: see docs/contributing/assumptions.md, Status.
 SERVICES: dict[str, dict[str, Any]] = {
     "shows the new run late": {},
     "counts a run at once": {"stale_shows": ["executed_times"]},
@@ -44,7 +44,7 @@ USUAL = "counts a run at once"
 
 
 def sensor(kind: str, task: Task | None = None, **arguments: Any) -> Any:
-    """Return a sensor of a kind; ``task`` is what it waits for."""
+    """Return a sensor of a kind, which waits for ``task`` if it is given."""
     usual = {"task_id": "wait", "poke_interval": 0.1, "timeout": PATIENCE, "deferrable": False}
     waits_for = {"collection_task_id": task["task_id"]} if task else {}
     return KINDS[kind](**{**usual, **waits_for, **arguments})
@@ -76,7 +76,7 @@ def endless(sandbox: Sandbox) -> dict[str, Any]:
 
 
 class TestInDagRuns:
-    """What ends a wait, in each mode and with each lenience, is in ``test_end_of_waits.py``."""
+    """``test_end_of_waits.py`` tests what ends a wait, in each mode and with each lenience."""
 
     @each_mode("deferrable")
     def test_the_last_records_are_given_to_xcom(self, mode: str, sandbox: Sandbox) -> None:
@@ -151,7 +151,7 @@ class TestPoking:
         self, kind: str, finished: Any, set_connection: Connect, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         set_connection(extra={"access_token": "wrong"})
-        # somebody puts the credential right during the pause
+        # somebody corrects the credential during the pause
         monkeypatch.setattr("time.sleep", lambda seconds: set_connection())
         assert execute(sensor(kind, finished))
 
@@ -211,7 +211,7 @@ def test_the_result_of_a_start_is_the_baseline_of_its_task(written: Callable[[An
 
 @pytest.mark.parametrize("skipped", [None, "null"])
 def test_a_start_that_was_skipped_is_no_baseline(skipped: Any, finished: Task, stopped: Task) -> None:
-    """As one of two starts, whose results are the list, behind a branch that was not taken."""
+    """``after`` has the results of two starts; one of them is behind a branch that was not taken."""
     start = {"collection_task_id": finished["task_id"], "after": {"executed_times": 1}}
     ids = [finished["task_id"], stopped["task_id"]]
     waiting = sensor("task", None, collection_task_ids=ids, after=[start, skipped], deferrable=True)
@@ -240,7 +240,7 @@ class TestDeferring:
         assert sandbox.refresh_token not in json.dumps(arguments)
         assert deferred.method_name == "execute_complete"
         assert arguments["timeout"] == 90
-        # for a triggerer that is down
+        # a minute more than the timeout, in case the triggerer is down
         assert deferred.timeout == datetime.timedelta(seconds=150)
 
     def test_an_execution_timeout_counts_as_when_poking(self, sensor: Any) -> None:
@@ -269,7 +269,7 @@ class TestDeferring:
 
 
 class TestAfterNow:
-    """The sensor takes the baseline itself: whoever starts the task, the run before does not count."""
+    """The sensor takes the baseline itself: the run before does not count, whoever starts the next one."""
 
     def test_after_the_timeout_the_run_before_does_not_count(self, finished: Task) -> None:
         trigger = defer(sensor("task", finished, after="now", deferrable=True)).trigger
@@ -278,7 +278,7 @@ class TestAfterNow:
 
     @pytest.mark.parametrize(
         ("times", "fault"),
-        # the client of a worker tries a call 7 times; it does not repeat what was refused
+        # a worker's client tries a call 7 times; it does not repeat a refused call
         [(8, {"status": 502}), (2, {"status": 403, "code": "PermissionDenied"})],
         ids=["it fails", "it refuses twice"],
     )
@@ -288,7 +288,7 @@ class TestAfterNow:
         sandbox.control.configure(wait_seconds=0, run_seconds=0)
         after_requests(times + 3, STATUS_PATHS["task"], sandbox.control.start_task, finished["task_id"])
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
-        # by the third answer, a start's run before would count
+        # after a start, the run before would count by the third answer
         record = execute(sensor("task", finished, after="now", status_delay=0))
         sandbox.control.fail(STATUS_PATHS["task"], times=times, **fault)
         deferred = defer(sensor("task", finished, after="now", deferrable=True))
@@ -326,14 +326,14 @@ class TestAfterNow:
 
 
 class TestTheRunBefore:
-    """It is not mistaken for the next one, whatever a service counts, and shows right after a start."""
+    """The run before is not mistaken for the next one, whatever a service counts and shows after a start."""
 
-    # beside what a status query moves it, the time that passes is nothing
+    # in the service's time, each status query takes 1000 s; real time hardly counts
     pytestmark = on_sandbox(stale_seconds=3000, wait_seconds=4000, run_seconds=2500, subtasks=2)
 
     @pytest.fixture(autouse=True)
     def passing_time(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the service's time pass with each status query: however few there are, all states show."""
+        """Advance the service's time with each status query, so that all states show within few queries."""
         add = RequestLog.add
 
         def add_and_pass(log: RequestLog, entry: Entry) -> None:
@@ -345,7 +345,7 @@ class TestTheRunBefore:
 
     @pytest.fixture
     def ran_once(self, sandbox: Sandbox, service: str) -> Task:
-        """A task that ran once, on one of the services."""
+        """A task that ran once, on one of ``SERVICES``."""
         sandbox.control.configure(**SERVICES[service])
         return sandbox.control.add_task(lots=[10], rows=20)
 
@@ -387,7 +387,7 @@ class TestTheRunBefore:
     ) -> None:
         def start() -> None:
             sandbox.control.start_task(ran_once["task_id"])
-            # the count may begin again at 0 with it
+            # with this run, the count may begin again at 0
             sandbox.control.configure(executed_times_offset=offset)
 
         after_requests(1, STATUS_PATHS["task"], start)
@@ -408,7 +408,7 @@ def test_after_may_be_the_results_of_starts_of_several(sandbox: Sandbox) -> None
 
 
 class TestWithoutNewRows:
-    """When the alarm comes is in ``tests/waiting``, and how it ends the task in ``test_end_of_waits.py``."""
+    """``tests/waiting`` tests when the alarm comes, ``test_end_of_waits.py`` how it ends the task."""
 
     LIMIT = 1.0
 
@@ -432,7 +432,7 @@ class TestWithoutNewRows:
 def test_a_task_that_nothing_has_started_is_not_waited_for(
     mode: str, sandbox: Sandbox, finished: dict[str, Any], stopped: dict[str, Any], said: Said
 ) -> None:
-    """As one that was added to the file between the start and the wait of a task group."""
+    """For example, a task that was added to the file between a task group's start and its wait."""
     with make_dag() as dag:
         start = WebCollectStartSubTasksOperator.partial(task_id="start")
         started = start.expand(collection_task_id=[finished["task_id"]])
@@ -450,7 +450,7 @@ class TestCapacity:
 
     @pytest.fixture
     def busy(self, sandbox: Sandbox) -> list[str]:
-        """Two tasks that are extracting, with three sub-tasks each, and no other."""
+        """The only two active tasks: both are extracting, with three sub-tasks each."""
         sandbox.control.configure(run_seconds=10_000)
         assert all(task["state"] not in {"Extracting", "Waiting"} for task in sandbox.control.tasks())
         return [sandbox.control.add_task(state="Extracting", subtasks=3)["task_id"] for _ in range(2)]

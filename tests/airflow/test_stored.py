@@ -1,4 +1,4 @@
-"""What version 1.0.0 stores is read by every later one, and written as it was.
+"""Every later version reads what version 1.0.0 stores, and writes it in the same form.
 
 ``stored/`` has the log of a landing, its manifest and what an attempt has staged, the asset events, the token
 and the note on its renewal, and the arguments and events of triggers. Once 1.0.0 is released, its files stay
@@ -24,7 +24,7 @@ from airflow_provider_webcollect.waiting.conditions import Capacity, Ended, SubT
 
 STORED = Path(__file__).parent / "stored" / "1.0.0"
 LANDING = STORED / "landing"
-#: The conditions of the triggers that are given one.
+#: The conditions of the triggers that take one.
 CONDITIONS = {
     "WebCollectTaskStatusTrigger": TaskStates,
     "WebCollectSubTaskStatusTrigger": SubTaskStates,
@@ -48,7 +48,7 @@ def test_the_files_of_a_landing(names: str, kind: type[Commit | Manifest]) -> No
 
 
 def test_what_the_log_of_a_landing_says() -> None:
-    """Rows that were landed, quarantined, landed after a reset, decided on, marked and replaced."""
+    """The log has rows that were landed, quarantined, decided on, marked, replaced, landed after a reset."""
     contents = [file.read_bytes() for file in sorted(LANDING.glob("_commits/*"))]
     commits = [decode(content, "", Commit) for content in contents]
     state = fold(None, commits)

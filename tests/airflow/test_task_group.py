@@ -32,7 +32,7 @@ SHOPS: list[Any] = [
 ]
 IDS = ["a-1", "b-2", "c3"]
 FOLDERS = ["s3://lake/Shop~_search", "s3://lake/B~c3~bccher", "s3://other/prices"]
-#: Loop values that Jinja, or Python, would take for something else.
+#: Loop values that Jinja or Python would change if they evaluated them.
 AS_WRITTEN = [
     *("{{ 7 * 7 }}", "50 {# off #}", "{% sale %}", "https://shop.example/s?f={%22color%22:%22red%22}"),
     *('"exact words"', "4006381333931"),
@@ -51,7 +51,7 @@ def make_group(dag: DAG, **arguments: Any) -> Any:
 
 
 def quick(collection_tasks: Any, destination: str) -> dict[str, Any]:
-    """Return arguments of a group whose run waits no longer than a sandbox needs."""
+    """Return arguments of a group that waits no longer than the sandbox needs."""
     return {
         "collection_tasks": collection_tasks,
         "destination": destination,
@@ -61,12 +61,12 @@ def quick(collection_tasks: Any, destination: str) -> dict[str, Any]:
 
 
 def chain(*steps: str, prefix: str) -> set[tuple[str, str]]:
-    """Return the edges between tasks, one after the other."""
+    """Return the edges of a chain of tasks."""
     return {(f"{prefix}{first}", f"{prefix}{second}") for first, second in itertools.pairwise(steps)}
 
 
 def nameless(log: str, ids: dict[str, str]) -> list[str]:
-    """Return the records of a log that have an id, but not its name; but for the sandbox and Airflow."""
+    """Return the log records with an id but not its name, except records of the sandbox and Airflow."""
     records = re.split(r"^(?=\d{4}-\d\d-\d\dT|[A-Z]+ +[\w.]+:)", log, flags=re.MULTILINE)
     ours = [record for record in records if not re.search("uvicorn.access|airflow.datasets", record)]
     return [record for name, id_ in ids.items() for record in ours if id_ in record and name not in record]
@@ -165,7 +165,7 @@ class TestOptionsOfAnEntry:
         assert [passed(land.columns) for land in lands] == [["url", "price"], None, None]
         assert [passed(land.file_format) for land in lands] == ["parquet", "jsonl", "parquet"]
         assert [land.page_size for land in lands] == [1000, 7, 1000]
-        # a folder may be a template, and nothing else
+        # of an entry's options, only a folder may be a template
         assert lands[0].partition == "dt={{ ds }}"
         assert isinstance(lands[0].column_types, type(literal(None)))
         assert [load and passed(load.table) for load in loads] == ["own.a", None, "shops.c"]
@@ -198,7 +198,7 @@ class TestOptionsOfAnEntry:
     @pytest.mark.parametrize(
         ("entries", "options", "said"),
         [
-            # formulas are of CSV, and the group lands JSON lines
+            # only CSV files have formulas, and the group lands JSON lines
             (
                 [{"id": "b"}, {"id": "a", "sanitize_formulas": True}],
                 {},
@@ -479,7 +479,7 @@ class TestSelection:
 
     @pytest.mark.parametrize("place", ["", "lib"])
     def test_it_is_found_there_too_if_another_module_makes_the_dag(self, tmp_path: Path, place: str) -> None:
-        """Beside the other module alone, it is found there."""
+        """A file that is only beside the other module is found there."""
         (tmp_path / "lib").mkdir()
         (tmp_path / "lib/tasks.yml").write_text("- id: c-3\n  name: Other\n")
         (tmp_path / place / "tasks.yml").write_text(self.FILE)
@@ -635,10 +635,10 @@ class TestRuns:
         dates: list[dict[str, Any]] = [{name: day} for day in days]
         runs = [run_dag(dag, **date) for date in dates]
 
-        # Airflow 3 has no other way to repeat a run here than another run of its date
+        # on Airflow 3, `dag.test()` repeats a run only as another run of the same date
         assert AIRFLOW_V_3_0_PLUS or runs[1].run_id == runs[2].run_id
         assert all({*run.states.values()} == {"success"} for run in runs)
-        # what a cleared run has collected again is landed by the next one
+        # the next run lands what a cleared run has collected again
         with duckdb.connect(database) as db:
             for shop, folder, table in zip(shops, ("A~_b", "~c4~86"), ("a_b", "c_317d8f53"), strict=True):
                 rows = sandbox.control.true_rows(shop["id"])
@@ -689,7 +689,7 @@ class TestNames:
 
     @pytest.fixture
     def ids(self, sandbox: Sandbox) -> dict[str, str]:
-        """The ids of two collection tasks of the service, by the names of the file."""
+        """The ids of two collection tasks, by their names in the file."""
         return {
             name: sandbox.control.add_task(subtasks=1, lots=[5])["task_id"] for name in ("Shop search", "Ć")
         }
@@ -748,7 +748,7 @@ class TestNames:
         said: Said,
         how: dict[str, Any],
     ) -> None:
-        # loads into it fail
+        # loads into a database in memory fail
         monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps({"conn_type": "duckdb", "host": ":memory:"}))
         ids["Gone"] = "0" * 8 + "-0000-4000-8000-" + "0" * 12
         entries = [{"id": id_, "name": name, "checks": {"rows": {"min": 10**6}}} for name, id_ in ids.items()]
@@ -756,7 +756,7 @@ class TestNames:
         dag = make_dag()
         make_group(dag, **{**arguments, "collection_tasks": entries}, **how, load=LOAD)
         for task in dag.tasks:
-            # each fails by itself
+            # each task runs and fails, even if the tasks before it have failed
             task.trigger_rule = "all_done"
             task.on_failure_callback = [lambda context: errors.append(str(context["exception"]))]
         run = run_dag(dag)

@@ -1,6 +1,6 @@
-"""The transfer: what lands, and what a retry and another run make of it.
+"""The transfer: what lands, and what a retry or another run adds.
 
-Once its task has ended, nothing is sent, committed or marked; the end of its token costs no row.
+After its task has ended, it sends, commits and marks nothing; a token that expires costs no row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pytestmark = on_sandbox()
 READ, MARK = "/data/all", "/data/markexported"
 
 
-def test_every_row_lands_once_on_any_storage_that_airflow_has(landing: Landing) -> None:
+def test_every_row_lands_in_an_attached_filesystem(landing: Landing) -> None:
     io = importlib.import_module("airflow.sdk.io" if AIRFLOW_V_3_0_PLUS else "airflow.io.store")
     io.attach("memory", fs=fsspec.filesystem("memory"))
     destination = f"memory://{landing.task_id}/landed"
@@ -61,7 +61,7 @@ def test_ids_of_digits_survive_native_rendering(sandbox: Sandbox, destination: s
     what: dict[str, Any] = {"sources": [source, "{{ params.other }}"]} if many else source
     with make_dag(render_template_as_native_obj=True):
         operator = make_transfer(destination, **what)
-    # the first of them is not there
+    # the first source does not exist
     with pytest.raises(AirflowFailException):
         execute(operator, params={"task": "20260101", "lotno": "20260102", "other": "20260103"})
 
@@ -87,7 +87,7 @@ def test_it_can_be_mapped_and_the_manifest_names_the_run(two_ids: list[str], tmp
     ("options", "written"),
     [
         ({"file_format": "csv", "compression": "gzip", "sanitize_formulas": True}, {"format": "csv"}),
-        # the usual one
+        # the default
         ({"compression": "{{ '' }}"}, {"format": "jsonl", "compression": None}),
     ],
 )
@@ -106,7 +106,7 @@ def test_the_format_of_a_table_may_be_a_template(landing: Landing, native: bool)
         return place
 
     assert table_rows(to("table", "delta")) == landing.truth()
-    # JSON lines are the default of folders, as Parquet is that of tables
+    # the default format is JSON lines in folders, and Parquet in tables
     assert landed(to("folder", None if native else "")) == landing.truth()
 
 
@@ -131,7 +131,7 @@ class TestManySources:
         assert read == [*tasks, tasks[2]]
         rows = [*map(sandbox.control.true_rows, tasks)]
         assert [landed(f"{destination}/{task}") for task in tasks] == rows
-        # the result names what each try has landed
+        # the result names the parts that any try has landed
         assert [rows_at(facts["uris"]) for facts in summary["sources"]] == rows
         assert [facts["commit"] for facts in summary["sources"]] == [1] * 6
         for listed in ("uris", "objects"):
@@ -209,7 +209,7 @@ def test_a_reset_source_fails_for_good_unless_told_otherwise(landing: Landing) -
 
 
 def sent(landing: Landing, path: str) -> int:
-    """Return how many requests of a path the service has answered."""
+    """Return how many requests for a path the service has answered."""
     return len(landing.control.requests(path))
 
 
@@ -221,7 +221,7 @@ def end_when(
 ) -> dict[str, Any] | None:
     """Land a task as one of many sources, and end Airflow's task once something has happened.
 
-    :return: what was committed, if anything was.
+    :return: the manifest; None if nothing was committed.
     """
     with signalled_when(happened, AirflowTaskTimeout), pytest.raises(AirflowTaskTimeout):
         transfer(landing.destination, sources=[landing.task_id], **options)
@@ -235,7 +235,7 @@ def end_when(
 def test_nothing_is_read_with_a_token_that_comes_later(
     sandbox: Sandbox, set_connection: Connect, landing: Landing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # longer than the test waits for its end: a landing that is not ended must not pass for one that is
+    # longer than the test waits, so that a landing that still waits does not pass for an ended one
     monkeypatch.setattr(connection, "TIMING", ClientTiming(patience=2 * PATIENCE))
     set_connection(extra={"refresh_token": sandbox.refresh_token, "token_refresh": "keeper"})
     committed = end_when(
@@ -248,7 +248,7 @@ def test_nothing_is_read_with_a_token_that_comes_later(
 
 def test_nothing_is_committed_after_the_end(landing: Landing, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = threading.Event()
-    # the mark waits for late ones
+    # before it marks, the landing waits for late rows
     monkeypatch.setattr(Observer, "on_late_rows_wait", lambda observer, seconds: waiting.set())
     committed = end_when(landing, waiting.is_set, mark_exported=True, late_rows_delay=PATIENCE)
     assert (sent(landing, MARK), committed) == (0, None)
@@ -256,8 +256,8 @@ def test_nothing_is_committed_after_the_end(landing: Landing, monkeypatch: pytes
 
 @pytest.fixture
 def at_page_20(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
-    """Does something while the twentieth page is answered."""
-    # else a slow machine asks for the next page meanwhile
+    """Calls a function while the twentieth page is answered."""
+    # otherwise, on a slow machine, the client asks for the next page meanwhile
     monkeypatch.setattr(connection, "TIMING", ClientTiming(adoption=0.1, slow_response=PATIENCE))
     add = RequestLog.add
 
@@ -272,7 +272,7 @@ def at_page_20(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
     return plan
 
 
-#: That a task of 400 rows has 40 of.
+#: Options with which a task of 400 rows has 40 pages.
 PAGES: dict[str, Any] = {"page_size": 10, "max_part_bytes": 10_000}
 
 

@@ -31,10 +31,10 @@ pytestmark = on_sandbox()
 
 DAY = "{{ (dag_run.data_interval_end or dag_run.run_after) | ds }}"
 RUN = "{{ run_id | replace(':', '') | replace('+', '_') }}"
-#: What starts runs: on a schedule, and, where Airflow has that, without a logical date.
+#: Schedules, and arguments of `run_dag`: on a schedule and, on Airflow 3, without a logical date.
 STARTS: list[Any] = [pytest.param("@daily", {}, id="scheduled")]
 if AIRFLOW_V_3_0_PLUS:
-    # as a person's or an asset's event does
+    # as a person or an asset event starts it
     STARTS.append(pytest.param(None, {"logical_date": None}, id="without a logical date"))
 needs_partitions = pytest.mark.skipif(not AIRFLOW_V_3_3_PLUS, reason="it has no partitions of assets")
 
@@ -53,7 +53,7 @@ def test_a_missing_extra_is_named_while_the_dag_is_parsed(monkeypatch: pytest.Mo
 
 
 class TestAssetPartition:
-    """It is mostly a template, and what it needs beside is known when the DAG is parsed."""
+    """It is usually a template; what else it requires is checked when the DAG is parsed."""
 
     LITERAL, TEMPLATED = "s3://bucket/prices", "s3://bucket/{{ run_id }}"
 
@@ -119,7 +119,7 @@ def test_folders_in_one_another_are_named_in_any_order(seed: int) -> None:
 
 
 def sourced(sources: list[Any]) -> None:
-    """Check sources as a DAG that is parsed does."""
+    """Check sources as parsing a DAG does."""
     WebCollectToObjectStorageOperator(task_id="land", sources=sources, destination="s3://b/others")
 
 
@@ -166,7 +166,7 @@ def test_each_source_lands_with_its_own_options(sandbox: Sandbox, destination: s
 
 @pytest.mark.at_night
 def test_fifty_thousand_sources_can_be_checked() -> None:
-    # comparing each with each would outlast the time that a test has
+    # comparing each with each would exceed the time limit of a test
     sourced([str(number) for number in range(50_000)])
 
 
@@ -198,7 +198,7 @@ class TestNamesOfPartitions:
             *("_dt=1", ".dt=1", "a/_b"),
             *("dt=2026-01-01T00:00:00", "run=a+b", "dt=1 2", "a\\b", "größe", "dt=1\n2", "a::b", "dt=*", " "),
             *(["dt=1"], 1.5, True),
-            # of which a reader finds one column
+            # a reader would find only one of the two columns
             *("dt=1/dt=2", "dt=1/hour=7/DT=2"),
         ],
     )
@@ -263,6 +263,6 @@ def test_the_docs_have_these_templates() -> None:
 def test_sources_may_be_an_iterator_of_a_native_template(sandbox: Sandbox, destination: str) -> None:
     tasks = [sandbox.control.add_task(lots=[2])["task_id"] for _ in range(2)]
     operator: Any = make_transfer(destination, sources="{{ ids | map('trim') }}")
-    # as Airflow renders it in a DAG of native objects
+    # as Airflow renders it in a DAG with `render_template_as_native_obj`
     operator.sources = map(str.strip, tasks)
     assert execute(operator)["rows"] == 4

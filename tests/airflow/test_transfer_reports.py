@@ -1,6 +1,6 @@
-"""What the transfer reports of a landing: summaries, asset events, metrics, log lines.
+"""What the transfer reports on a landing: summaries, asset events, metrics, log lines.
 
-A run reports what it has landed itself, in whichever of its attempts.
+A run reports what it has landed itself, in any of its attempts.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def test_parts_are_listed_unless_there_are_too_many(
 
 
 def stored_events(destination: str) -> list[dict[str, Any]]:
-    """Return what Airflow has stored of an asset's events."""
+    """Return the extras of an asset's events, as Airflow has stored them."""
     query = "select e.extra from asset_event e join asset a on a.id = e.asset_id where a.uri = :uri"
     with create_session() as session:
         extras = session.execute(text(query), {"uri": destination}).scalars().all()
@@ -163,14 +163,14 @@ class TestAssetEvents:
         [
             ("s3://bucket/prices", {}, ["s3://bucket/prices"]),
             ("s3://bucket/prices", TABLE, ["s3://bucket/prices"]),
-            # the name that others know the folder by
+            # the URI has no connection, as others know the folder
             ("s3://my_connection@bucket/prices/", {}, ["s3://bucket/prices"]),
             ("/data/prices", {}, ["file:///data/prices"]),
-            # no other than those given, and none that is not known yet
+            # given outlets replace it; there is none for a template or an invalid URI
             ("s3://bucket/a", {"outlets": [Asset("s3://bucket/own")]}, ["s3://bucket/own"]),
             ("s3://bucket/{{ run_id }}", {}, []),
             ("s3://bucket/priser på torget", {}, []),
-            # nor one that Airflow would make another folder's
+            # nor for a URI that Airflow would cut to another folder's
             *((f"{start}/a{sign}b", {}, []) for start in ("s3://bucket", "/data") for sign in "?#"),
             ("/data/a %41+[b]", {}, ["file:///data/a %41+[b]"]),
         ],
@@ -217,7 +217,7 @@ class TestAssetEvents:
 
         assert of_table.keys() == of_folder.keys()
         different = {key for key in of_table if of_table[key] != of_folder[key]}
-        # how long each took may be the same, or not
+        # their durations may differ
         assert different - {"duration"} == {"destination", "manifest", "uris", "objects"}
         event = LandingEvent.of(of_table)
         assert event is not None
@@ -244,7 +244,7 @@ class TestAssetEvents:
 class TestAssetPartition:
     @staticmethod
     def stored_keys(run: FinishedRun) -> list[str | None]:
-        """Return the partition key of each event of a run, as Airflow has stored them."""
+        """Return the partition keys of a run's events, as Airflow has stored them."""
         query = "select partition_key from asset_event where source_run_id = :run_id"
         with create_session() as session:
             return list(session.execute(text(query), {"run_id": run.run_id}).scalars())
@@ -311,7 +311,7 @@ class TestCounts:
 
 
 class TestProgressOfManySources:
-    """What the log says of a task that lands several sources."""
+    """The log of a task that lands several sources."""
 
     def test_each_says_how_far_it_is(self, sandbox: Sandbox, destination: str, said: Said) -> None:
         tasks = [sandbox.control.add_task(lots=[rows])["task_id"] for rows in (10, 20, 30)]
@@ -361,7 +361,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
         WebCollectHook().client.context,
         {},
     )
-    # the third shows so few new rows that the rate would round to none
+    # the third shows so few new rows that the rate would round to 0
     for rows, seconds in ((50, 10.0), (50, 10.0), (51, 10.0), (150, 10.0)):
         clock[0] += seconds
         report.on_progress(rows, 400)
@@ -376,7 +376,7 @@ def test_no_rate_is_logged_before_there_is_one(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("form", [{}, TABLE], ids=["folder", "table"])
 class TestRetriesOfWhatHasLanded:
-    """A run whose commit came has its result for ever, however its attempts ended."""
+    """Once a run has committed, its retries report what it has landed, however its attempts ended."""
 
     OPTIONS: ClassVar[dict[str, Any]] = {
         **GROWING,
@@ -391,7 +391,7 @@ class TestRetriesOfWhatHasLanded:
     def test_the_result_is_the_same_and_nothing_is_read(
         self, landing: Landing, form: dict[str, str], options: dict[str, Any]
     ) -> None:
-        # the worker was lost when the task's work was done
+        # as if the worker was lost right after the task's work was done
         options = {**self.OPTIONS, **options, **form, "run_id": "first"}
         first = landing.transfer(**options)
         landing.control.clear_requests()
@@ -413,7 +413,7 @@ class TestRetriesOfWhatHasLanded:
         again = landing.transfer(**options)
 
         assert (again["rows"], len(again["uris"]), again["total_rows"]) == (430, 5, 430)
-        # rows, rows, mark
+        # two commits of rows, and the mark
         assert again["commit"] == 3
         assert landing.control.task(landing.task_id)["exported"]
         assert self.rows(landing, form) == landing.truth()

@@ -1,4 +1,4 @@
-"""The transfer to S3 through an Airflow connection of the storage, as moto serves it."""
+"""The transfer to S3, as moto serves it, through an Airflow connection."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = on_sandbox("storage_connection")
 
 @pytest.fixture
 def storage_connection(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The Airflow connection ``storage`` to the S3 server, which nothing else says how to reach."""
+    """The Airflow connection ``storage``, which alone says how to reach the S3 server."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_STORAGE", s3_storage.as_connection())
@@ -50,13 +50,13 @@ def storage_connection(s3_storage: Storage, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.fixture
 def folder(s3_storage: Storage) -> str:
-    """A folder of its own, without scheme."""
+    """A new folder, without the scheme."""
     return s3_storage.new_folder()
 
 
 @pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.at_night)])
 def where(request: pytest.FixtureRequest, folder: str) -> dict[str, Any]:
-    """The arguments that name the folder, and the connection in the URL or beside it."""
+    """The arguments that name the folder and the connection, in the URL or as its own argument."""
     if request.param:
         return {"destination": f"s3://storage@{folder}"}
     return {"destination": f"s3://{folder}", "object_storage_conn_id": "{{ 'storage' }}"}

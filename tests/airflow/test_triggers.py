@@ -49,7 +49,7 @@ def running(sandbox: Sandbox) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left_behind(sandbox: Sandbox) -> AsyncIterator[None]:
-    """At the end of every test no poll goes on and no connection is open."""
+    """Check after every test that no poll is left and no connection is open."""
     before = asyncio.all_tasks()
     yield
     port = int(sandbox.url.rpartition(":")[2])
@@ -105,7 +105,7 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox, set_connect
     tasks = [sandbox.control.add_task(state="Extracting") for _ in range(200)]
     began = time.monotonic()
     waits = [asyncio.create_task(outcome(for_task(task, poke_interval=1))) for task in tasks]
-    # each round is four requests; let there be a second round
+    # each round is four requests; wait for a second round
     await polls(sandbox, 8)
     sandbox.control.advance(10_000)
     events = await asyncio.gather(*waits)
@@ -113,7 +113,7 @@ async def test_two_hundred_waits_share_their_polls(sandbox: Sandbox, set_connect
 
     assert {event["outcome"] for event in events} == {"done"}
     assert [event["records"][0]["task_id"] for event in events] == [task["task_id"] for task in tasks]
-    # each alone they would make 200 requests a round
+    # without sharing, they would make 200 requests a round
     assert 8 <= len(sandbox.control.requests(STATUS)) <= 9 * rounds
     sizes = [len(json.loads(request["body"])["taskIds"]) for request in sandbox.control.requests(STATUS)]
     assert max(sizes) == 50
@@ -132,7 +132,7 @@ async def test_waits_share_their_responses(sandbox: Sandbox, make: Callable[...,
     events = await asyncio.gather(*(outcome(make(task)) for _ in range(100)))
     assert {event["outcome"] for event in events} == {"done"}
     assert {len(event["records"]) for event in events if make is for_subtasks} <= {45}
-    # each alone they would make a hundred, or three hundred; how many polls there are, the machine decides
+    # without sharing, they would make 100 or 300; the number of polls depends on the machine
     assert len(sandbox.control.requests(path)) < 50
 
 
@@ -193,7 +193,7 @@ async def test_a_result_counts_if_the_feed_closes_after_the_timeout(
 
     async def slow(client: AsyncClient) -> None:
         loop.time = lambda: time() + PATIENCE / 2  # type: ignore[method-assign]
-        # what is due by then happens first
+        # timers that are due by then go first
         await asyncio.sleep(0.01)
         await aclose(client)
 
@@ -208,10 +208,10 @@ async def test_a_connection_is_read_again_when_a_triggerer_starts(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    # Airflow 3 says the same while its API server or a secrets backend is away
+    # Airflow 3 raises the same error while its API server or a secrets backend is down
     monkeypatch.delenv("AIRFLOW_CONN_WEBCOLLECT_DEFAULT")
     task_id = sandbox.control.add_task(state="Finished")["task_id"]
-    # long enough for the connection to come before the last try
+    # long enough for the connection to be set before the last try
     waits = [asyncio.create_task(wait_for(task_id, poke_interval=1)) for _ in range(3)]
     await until(lambda: "The connection cannot be read; the next attempt follows" in caplog.text)
     set_connection(extra={"access_token": sandbox.access_token})
@@ -220,7 +220,7 @@ async def test_a_connection_is_read_again_when_a_triggerer_starts(
 
 
 class TestChangedConnection:
-    """A person puts something else into the connection while a wait is on the feed."""
+    """A person changes the connection while a wait uses the feed."""
 
     @pytest.fixture
     async def waiting(
@@ -237,7 +237,7 @@ class TestChangedConnection:
         await asyncio.gather(waiting, return_exceptions=True)
 
     async def ends(self, waiting: asyncio.Task[Any], sandbox: Sandbox) -> None:
-        """Have the run end, with which the wait must end."""
+        """End the run, and check that the wait ends with it."""
         sandbox.control.advance(20_000)
         assert (await asyncio.wait_for(waiting, PATIENCE))["outcome"] == "done"
 
@@ -257,7 +257,7 @@ class TestChangedConnection:
     ) -> None:
         set_connection(extra={"refresh_token": new_refresh_token(sandbox)})
         assert await asyncio.to_thread(work)
-        sandbox.control.expire_tokens()  # so that the old one is due
+        sandbox.control.expire_tokens()  # so that the wait tries the old credential
         await self.ends(waiting, sandbox)
         assert await asyncio.to_thread(work)
 
@@ -308,7 +308,7 @@ def refused(sandbox: Sandbox) -> list[Any]:
 
 
 def new_refresh_token(sandbox: Sandbox) -> str:
-    """Sign in, as a person does."""
+    """Sign in, as a person does, and return the refresh token."""
     grant = {"grant_type": "password", "username": sandbox.username, "password": sandbox.password}
     answer = requests.post(f"{sandbox.url}/token", json=grant, timeout=PATIENCE)
     return str(answer.json()["data"]["refresh_token"])

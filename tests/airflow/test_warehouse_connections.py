@@ -1,4 +1,4 @@
-"""Which destination of dlt a connection is: what each type of connection gives, without any warehouse."""
+"""The dlt destination and credentials of each type of connection, tested without any warehouse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CATALOG = {"http_path": "/sql", "catalog": "main"}
 HOST = "adb.azuredatabricks.net"
 SNOWFLAKE = {"account": "ab123", "database": "SHOP"}
 OAUTH = {"service_principal_oauth": True, **CATALOG}
-#: A connection of the type, and the credentials that dlt gets.
+#: The type, the fields and the extra of a connection, and the credentials that dlt gets.
 KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
     ("duckdb", {"host": "/data/shop.duckdb"}, {}, "/data/shop.duckdb"),
     (
@@ -90,7 +90,7 @@ KNOWN: list[tuple[str, dict[str, Any], dict[str, Any], Any]] = [
         {"host": "ch", "port": 9440, "http_port": 8443, "database": "shop", "secure": 1, **USER},
     ),
 ]
-#: Where dlt declares what credentials have.
+#: The classes that declare the fields of credentials, in `dlt.destinations.impl`.
 SPECS = {
     "postgres": "postgres.configuration.PostgresCredentials",
     "redshift": "redshift.configuration.RedshiftCredentials",

@@ -1,7 +1,7 @@
-"""Wrong arguments of what a DAG makes: refused while it is parsed, or by the task before anything is sent.
+"""Wrong arguments: refused while the DAG is parsed, or by the task before anything is sent.
 
 `tests/service/test_arguments.py` tests what annotations take, and `tests/service/test_limits.py` the rules of
-endpoints' arguments: each operator has one of them here.
+endpoints' arguments; here, each operator breaks one of them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LOADED = {"landing": "s3://b/a", "table": "a.b"}
 DAY = {"task_id": "t", "start": TODAY, "end": TODAY}
 LISTS = [loop_of("step", "tea")]
 UPDATE = {"collection_task_id": "a", "loop_items": LISTS}
-#: What is made in a DAG, with right arguments.
+#: What DAGs make (operators, sensors, a trigger), with right arguments.
 RIGHT: dict[str, tuple[Any, dict[str, Any]]] = {
     **{
         operation.name: (operator_of(operation.name), {"task_id": "t", **(operation.operator or {})})
@@ -108,7 +108,7 @@ ONE_TABLE = [
 ]
 BATCH_AMONG_TASKS = ["a", {"collection_task_id": "b", "lotno": "1"}]
 
-#: What is made, with which wrong arguments, of which the error names the first, and what it says of it.
+#: A key of `RIGHT`, wrong arguments, the first of which the error names, and what the error says.
 WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("copy_task", {"task_group_id": "one"}, ""),
     ("copy_tasks", {"collection_task_ids": []}, ""),
@@ -284,12 +284,12 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     *(("trigger", {"poke_interval": wrong}, f"is {wrong!r}") for wrong in (0, "60")),
     ("trigger", {"webcollect_conn_id": ""}, "is ''"),
 ]
-#: The first of each of the service's operators.
+#: The first wrong arguments of each operator that calls the service.
 ONE_OF_EACH = {kind: wrong for kind, wrong, _ in reversed(WRONG) if hasattr(RIGHT[kind][0], "perform")}
 
 
 def make(kind: str, **arguments: Any) -> Any:
-    """Make something with right arguments but for some."""
+    """Make an entry of `RIGHT` with right arguments, except those given."""
     factory, right = RIGHT[kind]
     return factory(**{**right, **arguments})
 
@@ -310,7 +310,7 @@ class TestWhileTheTaskRuns:
         with make_dag():
             mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
         tasks = [mapped.unmap(arguments)]
-        # one template defers all checks but those of arguments that no template can set, and of names
+        # one template defers all checks, except those of arguments that no template can set, and of names
         at_parse = {"collection_task_id", "renew_after", "poll_interval", "min_success_rate"}
         if not at_parse & wrong.keys():
             tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))

@@ -1,4 +1,4 @@
-"""What tests of waits share: the sensors, the ways to wait, and triggers run as a triggerer runs them."""
+"""Shared by tests of waits: the sensors, their modes, and running triggers as a triggerer does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from airflow_provider_webcollect.triggers.webcollect import (
 from tests.interruption import PATIENCE
 
 SENSORS = {"task": WebCollectTaskStatusSensor, "subtask": WebCollectSubTaskStatusSensor}
-#: The paths that they poll.
+#: The paths that the sensors poll.
 STATUS_PATHS = {"task": "/cloudextraction/statuses/v2", "subtask": "/cloudextraction/task/subtasks"}
 MODES: dict[str, dict[str, Any]] = {
     "poke": {"mode": "poke"},
@@ -33,7 +33,7 @@ _Trigger = TypeVar("_Trigger")
 
 
 def each_mode(by_day: str) -> pytest.MarkDecorator:
-    """Wait in all modes; by day, in one."""
+    """Run a test in each mode; by day, in one mode."""
     modes = [pytest.param(mode, marks=() if mode == by_day else pytest.mark.at_night) for mode in MODES]
     return pytest.mark.parametrize("mode", modes)
 
@@ -41,7 +41,7 @@ def each_mode(by_day: str) -> pytest.MarkDecorator:
 def for_task(task: dict[str, Any], **arguments: Any) -> WebCollectTaskStatusTrigger:
     """Return a trigger that waits for a task.
 
-    :param arguments: of the trigger or, else, of its condition.
+    :param arguments: arguments of the trigger, or of its condition.
     """
     return _trigger(WebCollectTaskStatusTrigger, {"task_ids": [task["task_id"]]}, arguments)
 
@@ -73,5 +73,5 @@ async def until(happened: Callable[[], object]) -> None:
 
 
 def other_tasks(before: set[asyncio.Task[Any]]) -> set[asyncio.Task[Any]]:
-    """Return the event loop's tasks but for the current one and those from before."""
+    """Return the event loop's tasks, except the current one and those in ``before``."""
     return asyncio.all_tasks() - before - {task for task in (asyncio.current_task(),) if task}

@@ -1,4 +1,4 @@
-"""The command ``webcollect``, run in this process, or in one of its own as a person does."""
+"""The command ``webcollect``, run in this process, or in a separate process as a person runs it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Ended(NamedTuple):
         return list(csv.DictReader(io.StringIO(self.out, newline="")))
 
     def refused(self, code: int, *said: str) -> None:
-        """Check that it has failed with this code and shown nothing, and that its error says all this."""
+        """Check that it failed with this exit code and no output, and that its error has these texts."""
         assert (self.code, self.out) == (code, "")
         for text in said:
             assert text in self.err
@@ -57,12 +57,12 @@ class Ended(NamedTuple):
 Run = Callable[..., Ended]
 Show = Callable[..., list[dict[str, str]]]
 Start = Callable[..., Started]
-#: The ways of showing a result.
+#: The formats of a result (``--output``).
 OUTPUTS = ("table", "json", "csv")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Try each way of showing a result by night, and by day one that is drawn for each test."""
+    """Run a test that takes ``output`` in one format by day, drawn for the test, and in all at night."""
     if "output" in metafunc.fixturenames:
         drawn = random.Random(f"{SEED} {metafunc.definition.nodeid}").choice(OUTPUTS)
         at_night = pytest.mark.at_night
@@ -82,8 +82,9 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 @pytest.fixture(autouse=True)
 def log_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Put back the log's level and handlers, and begin with pytest's handlers alone: a command sets them for
-    its whole process, where Airflow may have set up logging before.
+    """Begin with pytest's log handlers alone, and restore the handlers and the level afterwards.
+
+    A command sets them for its whole process, in which Airflow may have set up logging before.
     """
     of_pytest = [each for each in logging.root.handlers if type(each).__module__.startswith("_pytest")]
     monkeypatch.setattr(logging.root, "handlers", of_pytest)
@@ -95,12 +96,12 @@ def log_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No variables of the person who runs the tests, and a folder of their own for what commands remember."""
+    """Remove the variables of the person who runs the tests, and give the commands an empty state folder."""
     for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("TERM", "xterm")
-    # commands tell Airflow of themselves, for their whole process
+    # commands set this variable for their whole process, so have it removed after the test
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "")
     monkeypatch.delenv("_AIRFLOW_PROCESS_CONTEXT")
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
@@ -123,13 +124,13 @@ def task(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that is not there yet, to land in."""
+    """A folder to land in, which does not exist yet."""
     return tmp_path / "landed"
 
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The pauses between attempts only advance the clock; gives their seconds."""
+    """Have pauses between attempts only advance the clock; return their seconds."""
     pauses: list[float] = []
     clock = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: clock() + sum(pauses))
@@ -155,7 +156,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture
 def show(run: Run, output: str) -> Show:
-    """Runs a command that is silent on standard error, and gives its rows, shown in one of the ways."""
+    """Runs a command in the format ``output``, checks that it prints no messages, and returns its rows."""
 
     def show(*arguments: object) -> list[dict[str, str]]:
         ended = run(*arguments, "-o", output)
@@ -180,9 +181,9 @@ def start() -> Iterator[Start]:
 
 
 def shown(ended: Ended, output: str) -> list[dict[str, str]]:
-    """Return the rows that a command has shown, in whichever way, as texts by the columns' names.
+    """Return the rows that a command has printed in any format, as texts by column name.
 
-    What is unknown is left out.
+    Empty values are left out.
     """
     if output == "json":
         rows = [{name: as_text(value) for name, value in row.items()} for row in ended.json]
@@ -197,7 +198,7 @@ def shown(ended: Ended, output: str) -> list[dict[str, str]]:
 
 
 def json_lines(text: str) -> list[Any]:
-    """Return what JSON lines hold."""
+    """Decode JSON lines."""
     return [json.loads(line) for line in text.split("\n") if line]
 
 

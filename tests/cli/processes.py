@@ -1,4 +1,4 @@
-"""The installed command in a process of its own: its output in pipes, or on a terminal; and Ctrl-C."""
+"""The installed command in a separate process: its output in pipes, or on a terminal; and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import IO
 from tests.interruption import PATIENCE
 
 WEBCOLLECT = Path(sys.executable).with_name("webcollect")
-#: Whoever has started the tests in the background has them ignore SIGINT; and a terminal has to be taken.
+#: As a shell does: accepts SIGINT, which tests in the background ignore, and takes control of the terminal.
 _AS_IN_A_SHELL = """
 import fcntl, os, signal, sys, termios
 signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -30,8 +30,8 @@ os.execv(sys.argv[1], sys.argv[1:])
 class Started:
     """A running command.
 
-    :param terminal: whether its input and its errors are a terminal's, whose text is in ``err``.
-    :param reading: whether what it writes is read as it comes; if not, `out` has to be read by the test.
+    :param terminal: whether standard input and standard error are a terminal, whose text is in ``err``.
+    :param reading: whether standard output is read as it comes; if not, the test reads ``stdout``.
     """
 
     def __init__(self, arguments: Sequence[str], *, terminal: bool = False, reading: bool = True) -> None:
@@ -73,7 +73,7 @@ class Started:
 
     @property
     def err(self) -> str:
-        """What it has said on standard error so far."""
+        """Its text on standard error so far."""
         return b"".join(self._texts["err"]).decode()
 
     def interrupt(self) -> None:
@@ -92,7 +92,7 @@ class Started:
         return code
 
     def kill(self) -> None:
-        """End it, if it has not ended."""
+        """Kill it if it has not ended, and close its files."""
         self.process.kill()
         self.end()
         self.stdout.close()
@@ -102,11 +102,11 @@ class Started:
 
 
 def on_terminal(*arguments: object, columns: int = 120) -> tuple[int, str]:
-    """Run a command whose output and errors are both a terminal's; return its exit code and what is shown."""
+    """Run a command whose output and errors go to a terminal; return its exit code and the shown text."""
     keyboard, screen = pty.openpty()
     termios.tcsetwinsize(screen, (30, columns))
     command = [str(WEBCOLLECT), *map(str, arguments)]
-    # the variables that Python knows: readline, where something has imported it, adds COLUMNS behind its back
+    # only the variables that Python knows: the library readline adds COLUMNS to the process without Python
     environment = dict(os.environ)
     process = subprocess.Popen(command, stdin=screen, stdout=screen, stderr=screen, env=environment)
     os.close(screen)

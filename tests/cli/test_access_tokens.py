@@ -1,4 +1,4 @@
-"""Tokens without Airflow: what commands remember for each other, and ``token status`` and ``refresh``."""
+"""Tokens without Airflow: what commands store for later ones, and ``token status`` and ``refresh``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def refresh_token(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The credential is a refresh token; if it is sent twice, the service revokes all that came of it."""
+    """The credential is a refresh token; if it is sent twice, the service revokes all its successors."""
     monkeypatch.setenv("WEBCOLLECT_URL", sandbox.url)
     monkeypatch.setenv("WEBCOLLECT_REFRESH_TOKEN", sandbox.refresh_token)
     monkeypatch.setenv("WEBCOLLECT_REQUESTS_PER_SECOND", "0")

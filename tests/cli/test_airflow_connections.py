@@ -1,4 +1,4 @@
-"""Connections of Airflow: of the service (``--conn-id``, ``token CONN``) and of the storage."""
+"""Airflow connections: to the service (``--conn-id``) and to the storage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def airflow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def set_connection(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> SetConnection:
-    """Defines a connection of Airflow in the environment; by default one to the sandbox."""
+    """Defines an Airflow connection in the environment; by default one to the sandbox."""
 
     def set_connection(conn_id: str = CONN_ID, **fields: Any) -> None:
         usual = {
@@ -57,7 +57,7 @@ def bucket(storage_of: Callable[[str], Storage]) -> dict[str, Any]:
 
 @pytest.fixture
 def forgotten_token() -> Iterator[str]:
-    """The name of the Variable with the token, which is not there and will not stay."""
+    """The name of the Variable for the token, which does not exist yet and is deleted after the test."""
     from airflow.models import Variable
 
     yield f"webcollect_token__{CONN_ID}"
@@ -155,7 +155,7 @@ class TestService:
         from airflow.models import Connection
 
         task = sandbox.control.add_task(lots=[30])["task_id"]
-        # every command warns of the extra that there is not
+        # every command warns about the unknown extra
         extra = {"access_token": sandbox.access_token, "unknown_extra": 1}
         kept = Connection(
             conn_id="in_database", conn_type="webcollect", host=sandbox.url, extra=json.dumps(extra)

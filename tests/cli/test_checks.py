@@ -1,4 +1,4 @@
-"""``land --checks``, ``landing profile``, ``accept`` and ``discard``: what rows hold, and who decides."""
+"""``land --checks``, ``landing profile``, ``accept`` and ``discard``: checks, profiles and decisions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Land = Callable[..., Ended]
 
 @pytest.fixture
 def task(sandbox: Sandbox) -> str:
-    """A task with 100 rows, and more of which the price is empty."""
+    """A task with 100 rows; rows that come later have an empty price."""
     task = str(sandbox.control.add_task(lots=[100])["task_id"])
     sandbox.control.change_rows(task, "price", "empty")
     return task
@@ -32,7 +32,7 @@ def task(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def land(run: Run, connected: None, task: str, folder: Path) -> Land:
-    """Lands what is there, by the name of a run."""
+    """Lands all rows of the task, as the run with this id."""
 
     def land(name: str, *options: object) -> Ended:
         checked = ("--mode", "incremental", "--checks", CHECKS, "--late-rows-delay", 0)
@@ -50,7 +50,7 @@ def grown(sandbox: Sandbox, land: Land, task: str) -> None:
 
 @pytest.fixture
 def failed(grown: None, land: Land) -> Ended:
-    """How run `bad` has ended, which has read the 40 rows."""
+    """The result of run `bad`, which has read the 40 rows."""
     return land("bad")
 
 

@@ -1,4 +1,4 @@
-"""``landing dbt-source``: the source of dbt for tables that landings are loaded into, as they really are."""
+"""``landing dbt-source``: a dbt source that describes the loaded tables of landings as they really are."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_columns_types_and_freshness_match_the_loaded_table(
         columns = db.execute("select column_name from (describe shop.landed)").fetchall()
         assert [(column["name"],) for column in table["columns"]] == columns
         for column in table["columns"]:
-            # the type of the table, by another of its names
+            # the same type as the table's, though its name may differ
             wanted = f"select typeof({column['name']}) = typeof(null::{column['data_type']}) from shop.landed"
             assert db.execute(wanted).fetchall() == [(True,)], column
         loaded_at = db.execute(table["loaded_at_query"]).fetchall()

@@ -1,4 +1,4 @@
-"""``discover``: the tasks of the account as a file, which keeps all that a person has written."""
+"""``discover``: the account's tasks as a file, in which a merge keeps all that a person has written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 PATH = "/taskanalytics/queries"
 GONE = ", which has not run in the last three months"
 
-#: Files before a merge, and what it changes in them. The file ends with the new entry of another task.
+#: Files before a merge, and the texts that it replaces. The entry of a new task goes to NEW, or to the end.
 FORMS = {
     "comments, a person's own keys, and an order of them": (
         "# Our shops.\n\n- name: shop   # the first\n  x-owner:   {team:   shops}\n  # of last month\n"
@@ -78,14 +78,14 @@ Add = Callable[[str], str]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A file of collection tasks that is not there yet, in a folder of its own."""
+    """The path of a file of collection tasks, which does not exist yet, in a folder of its own."""
     (tmp_path / "dags").mkdir()
     return tmp_path / "dags" / "collection_tasks.yaml"
 
 
 @pytest.fixture
 def merge(run: Run, file: Path) -> Merge:
-    """Merges into the file, and gives the lines that were said."""
+    """Merges into the file, and returns the printed messages."""
 
     def merge(*options: str) -> list[str]:
         ended = run("discover", "--merge", file, *options)
@@ -97,14 +97,14 @@ def merge(run: Run, file: Path) -> Merge:
 
 @pytest.fixture
 def add(sandbox: Sandbox) -> Add:
-    """Adds a task that ran, after all others of the account were deleted, and gives its id."""
+    """Adds a task that ran, and returns its id; all other tasks of the account are deleted first."""
     ids = [task["task_id"] for task in sandbox.control.tasks() if task["owner"] == demo.USERNAME]
     data(Client(sandbox).post("/task/deleteTasks", {"taskIds": ids}))
     return lambda name: str(sandbox.control.add_task(lots=[30], name=name)["task_id"])
 
 
 def truth(sandbox: Sandbox, task_id: str) -> CollectionTask:
-    """Return what the service says of a task."""
+    """Return the entry of a task by the service's analytics."""
     today = pendulum.now("UTC").date()
     query = {"start": str(today.subtract(months=3).add(days=1)), "end": str(today), "pageSize": 500}
     rows = data(Client(sandbox).post(PATH, {**query, "taskIds": [task_id]}))["data"]
@@ -153,7 +153,7 @@ def test_a_merge_says_what_is_new_or_gone(sandbox: Sandbox, add: Add, file: Path
     sandbox.control.rename_task(renamed, "after")
     never = sandbox.control.add_task(name="Never")["task_id"]
     before = f"{file.read_text()}- id: {never}\n  name: Never\n- id: deleted\n  name: Deleted\n"
-    # a name of one's own is no news
+    # a name that a person has chosen is not reported
     before = before.replace("name: kept\n", "name: mine\n", 1)
     file.write_text(before)
     new, first, gone = add("new"), add("Another"), {"Never": never, "Deleted": "deleted"}
@@ -254,7 +254,7 @@ def test_unacceptable_names_are_changed_and_said(
         assert task.name == odd[service_name].replace("{id}", task.id[:8])
         is_said = f"({task.id}), which the service calls {service_name!r}" in said
         assert is_said == (task.name != service_name)
-    # the file's names are not taken for other ones the next time
+    # the next merge does not take the changed names for renamed tasks
     assert merge() == ["0 new, 0 gone, 0 renamed"]
 
 
@@ -336,7 +336,7 @@ def test_a_file_that_changes_meanwhile_is_left_alone(
     assert contents(file.parent) == {file: b"- id: a\n  name: c\n"}
 
 
-#: A line of what a merge brings up to date, without its value.
+#: A line whose value a merge updates; the groups leave the value out.
 OURS = re.compile(r"^( *(?:- )?)(service_name|last_run|rows|cost): *[^ #\n]*", re.MULTILINE)
 
 
@@ -366,7 +366,7 @@ def test_whatever_a_person_has_written_stays(
         for number, key in enumerate(drawn.draw(st.permutations([*values]))):
             comment = drawn.draw(st.sampled_from(["", " # why", "   #"])) if key != "x-list" else ""
             before += f"{indent}{'  ' if number else '- '}{key}: {values[key]}{comment}\n{drawn.draw(note)}"
-    # a mark of UTF-8, and no line end at the end
+    # sometimes with a byte order mark, and sometimes without the last line end
     before = drawn.draw(st.sampled_from(["", "\ufeff"])) + before.removesuffix(
         drawn.draw(st.sampled_from("\n#"))
     )
@@ -376,7 +376,7 @@ def test_whatever_a_person_has_written_stays(
     assert run("discover", "--merge", file).code == 0
     after = file.read_bytes().decode()
     assert after.count("\n") == after.count(line_end)
-    # the mark may stand before a line of ours
+    # the byte order mark may stand before a line that the merge has changed
     before, after = (text.replace("\r\n", "\n").removeprefix("\ufeff") for text in (before, after))
     lines = iter(OURS.sub(r"\1\2", after).splitlines())
     assert all(line in lines for line in OURS.sub(r"\1\2", before).splitlines())

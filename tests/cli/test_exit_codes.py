@@ -201,10 +201,10 @@ def test_an_unreachable_service_is_named_within_seconds(
         monkeypatch.setenv(f"WEBCOLLECT_{name}", value)
     origin = "--url" if is_long else "the environment variable WEBCOLLECT_URL"
     said = f"no connection to {address} ({origin}): "
-    # the service may be there later
+    # code 4: the service may be reachable later
     run(*command.split(), *(["--url", address] if is_long else [])).refused(4, "Error: ", said)
     if is_long:
-        # one counter for the token and what it is for
+        # the attempts for the token and for the call that needs it are counted together
         [message] = caplog.messages
         assert re.match(r"Attempt \d of at most 7 follows", message)
         assert said in message

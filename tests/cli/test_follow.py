@@ -11,7 +11,7 @@ from demo.ports import free_port
 from tests.cli.conftest import Run, shown
 
 STATUSES = "/cloudextraction/statuses/v2"
-#: Seconds that a run takes, of which nothing passes unless a test advances the time.
+#: Seconds that a run takes, so many that it ends only if a test advances the time.
 LONG = 10_000
 
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
 
 @pytest.fixture
 def advancing(monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox) -> list[float]:
-    """Pauses between two queries take no time here, and a tenth of a run in the sandbox."""
+    """Have pauses between queries take no time, but advance the sandbox by a tenth of a run; return them."""
     pauses: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_webcollect.sandbox import Sandbox
 from tests.cli.conftest import Run
 
-#: Runs commands one after another, and writes their exit codes and all that is imported then into a file.
+#: Runs commands one after another, and writes their exit codes and all modules imported by then to a file.
 SCRIPT = """
 import json, pathlib, sys
 from airflow_provider_webcollect.cli.main import main
@@ -23,7 +23,7 @@ pathlib.Path(sys.argv[1]).write_text(json.dumps([codes, sorted(sys.modules)]))
 
 
 def imported_by(tmp_path: Path, *commands: list[str]) -> set[str]:
-    """Return the packages that commands import, all of them successful."""
+    """Return the packages that commands import; all commands must succeed."""
     output = tmp_path / "imported"
     command = [sys.executable, "-c", SCRIPT, str(output), json.dumps(commands)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ IDS = ("5a9d0b0e-0000-4000-8000-000000000001", "5a9d0b0e-0000-4000-8000-00000000
 
 @pytest.fixture
 def dags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for DAGs that is not there yet, in the folder that commands run in."""
+    """A folder for DAGs, which does not exist yet, in the working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path / "dags"
 
@@ -99,7 +99,7 @@ def test_a_folder_with_one_file_is_refused(
 
 def test_what_is_no_file_in_the_folder_is_no_dag(run: Run, dags: Path) -> None:
     (dags / "package.py").mkdir(parents=True)
-    # an editor's lock
+    # an editor's lock, a link to nothing
     (dags / ".#mine.py").symlink_to("me@host.1234")
     assert run("init", dags, "--id", IDS[0]).code == 0
 

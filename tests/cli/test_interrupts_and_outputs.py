@@ -1,4 +1,4 @@
-"""Interrupts at bad moments, and outputs that are closed, full, or know few characters."""
+"""Interrupts at bad moments, and outputs that are closed, full, or support few characters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_reader_that_ends_at_once_or_after_a_row_is_no_failure(
     assert rows == sandbox.control.true_rows(task)[:taken]
 
 
-#: Runs what is installed as `webcollect`, and interrupts it when it first imports what is named.
+#: Runs the installed `webcollect`, and interrupts it when it first imports the named module.
 INTERRUPTED_AT = """
 import importlib.metadata, os, signal, sys
 
@@ -118,7 +118,7 @@ def test_an_interrupted_read_says_its_offset(start: Start, run: Run, sandbox: Sa
     waiting = [0]
 
     def is_full() -> bool:
-        """Return whether the pipe has had no room for a while: rows come much faster."""
+        """Return whether the pipe has not grown for a while; with room, it grows much faster."""
         size = fcntl.ioctl(reading.stdout, termios.FIONREAD, b"\0" * 4)
         waiting.append(struct.unpack("i", size)[0])
         return waiting[-1] > 0 and len(set(waiting[-100:])) == 1
@@ -167,7 +167,7 @@ def test_a_missing_airflow_database_is_said_in_a_sentence(
         monkeypatch.setenv("AIRFLOW__WEBCOLLECT__TOKEN_STORE", store)
         return start(*command, "--conn-id", "my_service")
 
-    # it needs nothing of the database
+    # with an access token, a command needs nothing from the database
     status = ended("memory", {"access_token": sandbox.access_token}, "status")
     assert status.end() == 0
     for word in ("sqlite", "[SQL", "Traceback"):

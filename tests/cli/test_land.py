@@ -56,7 +56,7 @@ def test_all_rows_land_as_the_summary_says(show: Show, sandbox: Sandbox, task: s
     ]
 
 
-#: The default, without waiting for late rows.
+#: The default mode, incremental, without waiting for late rows.
 INCREMENTAL = ("--late-rows-delay", 0)
 
 
@@ -124,7 +124,7 @@ def test_batch_template_and_mark_are_options(run: Run, sandbox: Sandbox, task: s
 
 
 class TestInterrupted:
-    """Landings of fifty pages, each a part of its own, that a person ends in the middle."""
+    """Landings of fifty pages, each a part of its own, that a person interrupts in the middle."""
 
     SMALL = ("--page-size", 100, "--max-part-bytes", 1)
 
@@ -153,7 +153,7 @@ class TestInterrupted:
         command = ("--verbose", "land", task, folder, *self.SMALL)
         landing = start(*command, terminal=terminal)
         until(lambda: len(self.finished(folder)) >= 3)
-        if terminal:  # where a person sees how far it is
+        if terminal:  # which shows the progress
             until(lambda: re.search(r"[3-9]00/5000", landing.err))
 
         landing.interrupt()
@@ -172,7 +172,7 @@ class TestInterrupted:
         assert f"Resuming after {len(finished)}00 rows" in caplog.text
         assert rows(folder) == sandbox.control.true_rows(task)
         assert parts(folder)[: len(finished)] == finished
-        # and the last finished part and the first one, to see whether the source is still the same
+        # the rest, and the last and the first finished part, to see whether the source is still the same
         assert len(sandbox.control.requests("/data/all")) <= 50 - len(finished) + 2
 
 

@@ -34,7 +34,7 @@ def task(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Path]:
-    """Lands the task in parts of 100 rows, and gives the folder."""
+    """Lands the task in parts of 100 rows, and returns the folder."""
 
     def land(*options: object) -> Path:
         ended = run("land", task, folder, "--page-size", 100, "--max-part-bytes", 1, *options)
@@ -46,7 +46,7 @@ def land(run: Run, connected: None, task: str, folder: Path) -> Callable[..., Pa
 
 @pytest.fixture
 def landed(land: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a landing; there is no service any more."""
+    """The folder of a landing; commands have no service any more."""
     folder = land()
     for name in [name for name in os.environ if name.startswith("WEBCOLLECT_")]:
         monkeypatch.delenv(name)
@@ -62,7 +62,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def leave(folder: Path, name: str, days: float) -> None:
-    """Write a file that a killed landing has left some days ago."""
+    """Write a file as a landing that was killed some days ago leaves it."""
     file = folder / name
     file.write_text("left\n")
     then = datetime.datetime.now().timestamp() - days * DAY
@@ -126,7 +126,7 @@ class TestCat:
 
 @pytest.mark.parametrize("checks", ["{}", '{"rows": {"min": 1000}}'], ids=["no rows", "all quarantined"])
 class TestWithoutColumns:
-    """A landing of which no row has named a column yet."""
+    """A landing without columns, since no row has landed yet."""
 
     @pytest.fixture
     def folder(self, run: Run, connected: None, sandbox: Sandbox, folder: Path, checks: str) -> Path:
@@ -215,7 +215,7 @@ class TestByKey:
 
     @pytest.fixture
     def times(self, folder: Path) -> list[str]:
-        """When the rows of the two landings were committed, as shown."""
+        """The commit times of the two landings, as commands show them."""
         runs = json.loads((folder / "_manifest.json").read_text())["history"]
         return [str(datetime.datetime.fromisoformat(run["finished_at"])) for run in runs]
 
@@ -296,7 +296,7 @@ class TestClean:
 
     @pytest.fixture(autouse=True)
     def leftovers(self, landed: Path) -> None:
-        """A file of three days ago and one of two hours ago, beside a landing and what is not a landing's."""
+        """A leftover of three days ago and one of two hours ago, beside a landing and a foreign file."""
         leave(landed, self.OLD, days=3)
         leave(landed, self.YOUNG, days=2 / 24)
         leave(landed, "README", days=30)
@@ -370,7 +370,7 @@ def test_csv_is_in_utf_8_and_each_reader_has_the_same_values(
 
 
 class TestValues:
-    """Texts of JSON lines, with types."""
+    """JSON lines whose texts have column types."""
 
     @pytest.fixture
     def shop(self, run: Run, connected: None, sandbox: Sandbox, folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""``load``: each row once, as with the operator; by an Airflow connection, or by dlt's configuration."""
+"""``load``: each row once, as with the operator; with an Airflow connection, or with dlt's configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.postgresql import PostgreSQL
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
 TABLE = "shop.prices"
-#: The option for the warehouse of dlt's own configuration.
+#: The option for a warehouse that dlt's own configuration names.
 DUCKDB = ("--destination", "duckdb")
 
 
@@ -32,7 +32,7 @@ def landed(run: Run, connected: None, task: str, folder: Path) -> Path:
 
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The path of a DuckDB file, to which dlt's configuration leads."""
+    """The path of the DuckDB file that dlt's configuration names."""
     path = f"{tmp_path}/warehouse.duckdb"
     monkeypatch.setenv("DESTINATION__DUCKDB__CREDENTIALS", path)
     return path

@@ -1,4 +1,4 @@
-"""Names of the file of collection tasks, taken and shown where commands take and show ids."""
+"""Names from the file of collection tasks: commands accept and show them in place of ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 
 NAME = "Prices of shops"
 VARIABLE = "WEBCOLLECT_COLLECTION_TASKS"
-#: An id that the service does not know, and the file with it.
+#: An id that the service does not know, and a file that names it.
 GONE = "00000000-0000-4000-8000-000000000000"
 FILE_OF_GONE = f"- id: {GONE}\n  name: Gone\n"
 
@@ -30,7 +30,7 @@ def other(sandbox: Sandbox) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path, task: str, other: str) -> Path:
-    """The file, which no variable names yet."""
+    """The path of the file, which no environment variable names yet."""
     path = tmp_path / "collection_tasks.yaml"
     path.write_text(f"- id: {task}\n  name: {NAME}\n- id: {other}\n  name: News\n")
     return path
@@ -88,7 +88,7 @@ class TestTaken:
 class TestWhichFile:
     @pytest.fixture
     def through_airflow(self, connected: None, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Airflow's usual connection leads to the sandbox, and no address does."""
+        """The default Airflow connection leads to the sandbox, and no variable has its address."""
         monkeypatch.delenv("WEBCOLLECT_URL")
         extra = {"access_token": sandbox.access_token}
         connection = {"conn_type": "webcollect", "host": sandbox.url, "extra": extra}

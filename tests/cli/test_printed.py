@@ -1,4 +1,4 @@
-"""What is printed: JSON that every program reads, and texts that control no terminal."""
+"""What is printed: JSON that every program can read, and texts that cannot control a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("connected")
 
 
 def strictly(text: str) -> Any:
-    """Decode JSON as other languages do, which know no `NaN`."""
+    """Decode JSON as other languages do, which do not accept `NaN`."""
 
     def refuse(constant: str) -> None:
         raise ValueError(constant)
@@ -47,7 +47,7 @@ VALUES = {
 class TestJson:
     @pytest.fixture
     def rows(self, tmp_path: Path) -> str:
-        """The folder of a landing of Parquet."""
+        """The folder of a landing in Parquet."""
         landing = Landing(tmp_path)
         types = make_format("parquet", column_types={"a": "float64", "b": "float32"})
         landing.land({"a": "NaN", "b": "Infinity"}, {"a": "-inf", "b": "1.5"}, file_format=types)
@@ -107,7 +107,7 @@ class TestRows:
 def test_what_only_airflow_has_is_named_as_such(package: str) -> None:
     means = re.compile(r"clear the task|let the task|XCom|max_active_runs|{{ ", re.I)
     messages = [text for text in templates(f"airflow_provider_webcollect/{package}") if means.search(text)]
-    # or it is the text of one
+    # a message must say that it is about a DAG, or be the code of one
     assert [message for message in messages if not re.search(r"in a DAG, |with DAG\(", message)] == []
 
 

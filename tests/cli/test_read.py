@@ -1,4 +1,4 @@
-"""``read``: rows as they come, and where to go on."""
+"""``read``: rows are printed as they come, with the offset from which to go on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.
 
 
 def cursor(said: str) -> str:
-    """Return the cursor that a read has said at its end."""
+    """Return the cursor that a read has printed at its end."""
     [offset] = re.findall(r"--offset (\d+)", said)
     return str(offset)
 

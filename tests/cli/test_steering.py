@@ -1,4 +1,4 @@
-"""The commands that change tasks, task groups and data apps, and those that read what such a change needs."""
+"""Commands that change tasks, task groups and data apps, and commands that read what a change needs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATER = "Check in the service whether it took effect before repeating it."
 
 @pytest.fixture(autouse=True)
 def data_apps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sandbox is the data-app service too, and its key the author's."""
+    """The sandbox is the data-app service too, and the key is that of the apps' author."""
     monkeypatch.setenv("WEBCOLLECT_DATAHUB_URL", sandbox.datahub_url)
     monkeypatch.setenv("WEBCOLLECT_DATAHUB_API_KEY", sandbox.datahub_api_key)
 
@@ -158,7 +158,7 @@ class TestSteps:
         pipe(text)
         command = scene.words_of("task set-loop TASK LOOP --type TextList --yes --file")
         assert run(*command, "-" if is_piped else file).code == 0
-        # an empty value is a value
+        # an empty line is a value too
         assert scene.steps()[0]["loop_items"] == ["red shoes", "", "bücher"]
 
 

@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def land(run: Run, connected: None, task: str, table: Path) -> Land:
-    """Lands what is new in the table, in parts of 100 rows."""
+    """Lands the task's new rows in the table, in parts of 100 rows."""
 
     def land(*options: object) -> Ended:
         small = ("--page-size", 100, "--max-part-bytes", 1, "--late-rows-delay", 0)

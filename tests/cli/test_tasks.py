@@ -1,4 +1,4 @@
-"""``status``, ``capacity`` and ``analytics``: what the service says of the account's tasks."""
+"""``status``, ``capacity`` and ``analytics``: what the service says about the account's tasks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.sandbox.plain_client import Client, data
 
 pytestmark = [pytest.mark.webcollect_sandbox(enforce_limits=False), pytest.mark.usefixtures("connected")]
 
-#: A title of the terminal's window, two that clear its screen, and one that turns the text around.
+#: Sequences that set a terminal's title, clear its screen (in two forms) and reverse the text's direction.
 CONTROLS = "\x1b]0;title\x07 \x1b[2J \x9b2J \u202e"
 
 
 def analytics(sandbox: Sandbox, **query: Any) -> list[dict[str, Any]]:
-    """Return what the service says, by a request of its own, of the last 30 days."""
+    """Return the service's analytics of the last 30 days, by a separate request."""
     today = datetime.datetime.now(datetime.UTC).date()
     days = {"start": str(today - datetime.timedelta(days=30)), "end": str(today)}
     answer = Client(sandbox).post("/taskanalytics/queries", {**days, "pageSize": 500, **query})
@@ -94,7 +94,7 @@ def test_no_control_character_of_a_name_reaches_a_terminal(run: Run, sandbox: Sa
         assert "before" in said
         assert "after" in said
         assert {character for character in said if not character.isprintable()} == {"\n"}
-    # what programs read is unchanged
+    # JSON, which programs read, has the name unchanged
     assert f"before{CONTROLS}after" in {row["name"] for row in run("status", "-o", "json").json}
 
 

@@ -1,4 +1,4 @@
-"""Holds requests that the sandbox received from the provider's client to ``openapi.yaml``."""
+"""Checks requests that the sandbox received from the provider's client against ``openapi.yaml``."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class RequestContract:
             if method in ("get", "post")
         }
         self._parameters = spec["components"]["parameters"]
-        #: The operations of requests that were right, since many are sent again and again.
+        #: The operations of valid requests, so that a request that is sent again is not validated again.
         self._right: dict[str, str] = {}
 
     def check(self, logged: Iterable[Mapping[str, Any]]) -> Counter[str]:
         """
         Validate the client's requests; those of other user agents are passed over.
 
-        Of a request too long for the log, only the path, the query's names and the credential are looked at.
+        Of a request too long for the log, only the path, the query's names and the credential are checked.
 
-        :param logged: entries as of ``Control.requests()``.
-        :return: how many requests each operation had, by operationId.
-        :raises AssertionError: a request breaks the contract; names it and says how.
+        :param logged: entries of ``Control.requests()``.
+        :return: number of requests of each operation, by operationId.
+        :raises AssertionError: if a request breaks the contract; the message names it and says how.
         """
         return Counter(
             self._checked(entry)
@@ -75,7 +75,7 @@ class RequestContract:
         return str(operation["operationId"])
 
     def _beyond_openapi(self, request: LoggedRequest, operation: Mapping[str, Any]) -> str | None:
-        """What the contract forbids and OpenAPI cannot say, or lets pass."""
+        """Return what breaks the contract though OpenAPI allows it or cannot express it; None if nothing."""
         unknown = set(request.parameters.query) - set(self._query_names(operation))
         if unknown:
             return f"unknown query parameter: {', '.join(sorted(unknown))}"
@@ -101,7 +101,7 @@ class LoggedRequest:
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self._entry = entry
         self.method: str = entry["method"].lower()
-        # a parameter of OpenAPI's paths holds no slash, and `namespace/app_name` is one
+        # in OpenAPI, a path parameter cannot have a slash, but `namespace/app_name` is one parameter
         self.path: str = re.sub(r"(/data-apps/[^/]+)/([^/]+/deprecate)$", r"\1%2F\2", entry["path"])
         self.endpoint: str = entry["endpoint"]
         self.credential: str = entry["credential"]
@@ -119,7 +119,7 @@ class LoggedRequest:
 
 
 def _chain(error: BaseException | None) -> str:
-    """An error and what it comes from, in one line."""
+    """Return the messages of an error and of its causes, in one line."""
     parts: list[str] = []
     while error is not None:
         parts.append(str(error))

@@ -1,4 +1,4 @@
-"""The sandbox that is held to the contract: one server, and as new for each test."""
+"""The sandbox that is checked against the contract: one server for each module, reset for each test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checker that the client's requests are held to finds what is wrong with them."""
+"""The check of the client's requests against the contract finds what is wrong with them."""
 
 from __future__ import annotations
 

@@ -30,17 +30,17 @@ DATA_APP_PATH = "/v1/data-apps/{app_id}/deprecate"
 
 
 SPEC: dict[str, Any] = yaml.safe_load(SPEC_FILE.read_text())
-# where the sandbox serves it
+# the sandbox serves the data-app service under /datahub
 SPEC["paths"]["/datahub" + DATA_APP_PATH] = SPEC["paths"].pop(DATA_APP_PATH)
 SCHEMA = schemathesis.openapi.from_dict(SPEC)
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if isinstance(result, Ok)]
-# Valid requests name tasks that do not exist, and are rightly refused.
+# Valid requests name tasks that do not exist, so the sandbox rightly refuses them.
 EXCLUDED_CHECKS: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
 
-#: Random requests of each operation, beside those that its schema makes one think of.
+#: Number of random requests for each operation, beside those that Schemathesis derives from its schema.
 EXAMPLES = 50 if ALL_HISTORIES else 4
-#: The operations that get them.
+#: The paths of the operations that get random requests.
 PATHS = list(SPEC["paths"]) if ALL_HISTORIES else random.Random(SEED).sample(list(SPEC["paths"]), 2)
 
 # Headers of HTTP itself: a server refuses wrong ones before the sandbox sees the request.
@@ -52,7 +52,7 @@ any_request = settings(
 
 
 def credentials(sandbox: Sandbox, path: str) -> dict[str, str]:
-    """The headers with which an operation is called."""
+    """Return the headers with which an operation is called."""
     if path == "/token":
         return {}
     key = sandbox.datahub_api_key if path.startswith("/datahub") else sandbox.access_token
@@ -60,7 +60,7 @@ def credentials(sandbox: Sandbox, path: str) -> dict[str, str]:
 
 
 def real_values(sandbox: Sandbox) -> dict[str, Any]:
-    """A value for each field that names something, taken from what the sandbox has."""
+    """Return an existing value for each field that names something in the sandbox."""
     task = sandbox.control.task(demo.FINISHED_TASK_ID)
     return {
         "taskId": task["task_id"],
@@ -89,23 +89,23 @@ def test_the_contract_has_the_twenty_operations() -> None:
 
 @pytest.fixture
 def exercised(sandbox: Sandbox) -> Iterator[Sandbox]:
-    """A sandbox that must have got requests of the contract by the end of the test."""
+    """A sandbox that must have received more than ten requests of the contract by the end of the test."""
     sandbox.control.clear_requests()
     yield sandbox
     requests = {path: sum(counts.values()) for path, counts in sandbox.control.counters().items()}
     assert sum(requests.get(path.removeprefix("/datahub"), 0) for path in SCHEMA) > 10, requests
 
 
-# Making the requests takes seconds: as fixtures, they are not made in each process that collects these tests.
+# Preparing the requests takes seconds: with fixtures, not every process that collects these tests does it.
 @pytest.fixture(params=PATHS)
 def an_operation(request: pytest.FixtureRequest) -> Any:
-    """The part of the contract on one operation."""
+    """The part of the contract about one operation."""
     return schemathesis.openapi.from_dict({**SPEC, "paths": {request.param: SPEC["paths"][request.param]}})
 
 
 @pytest.fixture
 def an_operation_used_right(an_operation: Any) -> Any:
-    """The same, for valid requests alone."""
+    """The part of the contract about one operation, set up to generate only valid requests."""
     an_operation.config.generation.update(modes=[GenerationMode.POSITIVE])
     return an_operation
 
@@ -134,7 +134,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o:
 
 
 def good_request(sandbox: Sandbox, operation: Any) -> dict[str, Any]:
-    """Return arguments of ``requests`` for a call that succeeds, as the table of operations has it."""
+    """Return the arguments of ``requests`` for a call that succeeds, from the table of operations."""
     name, scene = operation.definition.raw["operationId"], Scene(sandbox)
     if name == "refresh_token":
         return {"json": {"grant_type": "refresh_token", "refresh_token": demo.REFRESH_TOKEN}}
@@ -146,7 +146,7 @@ def good_request(sandbox: Sandbox, operation: Any) -> dict[str, Any]:
 
 
 def call(sandbox: Sandbox, operation: Any, **changes: Any) -> requests.Response:
-    """Make a call that succeeds if nothing of it is changed, and hold the answer to the contract."""
+    """Make a call that succeeds unless it is changed, and check the response against the contract."""
     path = operation.path.format(app_id=quote(demo.APP_ID, safe=""))
     request = {"headers": {}, "params": {}, **good_request(sandbox, operation)}
     for name, value in changes.items():
@@ -157,7 +157,7 @@ def call(sandbox: Sandbox, operation: Any, **changes: Any) -> requests.Response:
     return response
 
 
-#: What changes answers, and not their shape.
+#: Settings that change the content of responses, but not their shape.
 ODD = {
     "hide_unexecuted_subtasks": True,
     "hide_end_times": True,
@@ -177,7 +177,7 @@ def test_every_operation_has_its_shape(operation: Any, sandbox: Sandbox, changes
 
 
 def is_refused(response: requests.Response, word: str = "") -> bool:
-    """Whether a request is refused as invalid, and why is said."""
+    """Return whether a request is refused as invalid, with ``word`` in the message."""
     error = response.json()["error"]
     is_invalid = error["code"] in {"InvalidParameter", "invalid-parameter"}
     return response.status_code == 400 and is_invalid and word in error["message"]

@@ -1,4 +1,4 @@
-"""Every block of Python, SQL and shell in docs/ runs. How a page is written for that:
+"""Every block of Python, SQL and shell in docs/ runs. The rules for a page:
 
 - A page's blocks run in order. They share one namespace, one folder to work in, which is ``~`` too, and
   one environment: what a shell block exports, and where it goes with ``cd``, holds for the blocks after
@@ -49,14 +49,14 @@ from tests.storages import Storage, s3_server
 
 @pytest.fixture(scope="session")
 def s3_storage() -> Iterator[Storage]:
-    """One S3 server for all pages: Airflow keeps what a connection has opened as long as a process lives."""
+    """One S3 server for all pages: Airflow keeps a connection's filesystem as long as the process lives."""
     with s3_server() as storage:
         yield storage
 
 
 @pytest.fixture
 def dags(airflow_home: str, airflow_database: Path) -> Iterator[Path]:  # noqa: F811
-    """The folder of DAGs of an Airflow that is empty, and afterwards is again as it was."""
+    """The folder of DAGs of an empty Airflow; its database is restored afterwards."""
     folder = Path(airflow_home, "dags")
     folder.mkdir()
     with (
@@ -100,14 +100,14 @@ def run_page(
 
     monkeypatch.chdir(tmp_path)
     with patch.dict(os.environ):
-        # processes that come one after the other share tokens as they do by default
+        # successive processes share tokens through the default store
         del os.environ["AIRFLOW__WEBCOLLECT__TOKEN_STORE"]
         for name in [name for name in os.environ if name.startswith("AWS_")]:
             del os.environ[name]
         os.environ |= {
             "AIRFLOW_CONN_AWS_DEFAULT": s3.as_connection(),
             "HOME": str(tmp_path),
-            # else root has one folder of pipelines for all tests, and finds those of a test that was killed
+            # otherwise root has one folder of pipelines for all tests, with those of killed tests
             "DLT_DATA_DIR": str(tmp_path / "dlt"),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             # what a page installs is installed already

@@ -1,10 +1,9 @@
 """``python -m tests.docs.newcomer FOLDER``: README.md from top to bottom, as a newcomer follows it.
 
 Its blocks run in an empty home, with the Python that made this environment and the pip that this Python
-brings, and each has five minutes. In place of the clone's folder stands the wheel in FOLDER; all else comes
-from the package index.
-In place of Airflow's constraints, which are not on an index, stand those of this environment. A newcomer is
-taken to have a bucket: ``my-bucket``, on an S3 server.
+brings, and each has five minutes. The wheel in FOLDER replaces the clone's folder, and this environment's
+constraints replace those of Airflow, which are not on an index. All else comes from the package index. The
+newcomer has a bucket: ``my-bucket``, on an S3 server.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tests.storages import s3_server
 log = logging.getLogger("tests.docs.newcomer")
 
 ROOT = Path(__file__).parents[2]
-#: It stays until the next time, to be looked at; removing an environment takes a slow disk half a minute.
+#: Kept until the next run, for inspection; removing an environment takes half a minute on a slow disk.
 HOME = ROOT / "build/newcomer"
 CLONE = "'.[s3,duckdb,sandbox]'"
 CONSTRAINTS = "https://raw.githubusercontent.com/apache/airflow/constraints-$AIRFLOW/constraints-$PYTHON.txt"
@@ -42,18 +41,18 @@ def main(wheels: Path) -> None:
             name for name in os.environ if name.startswith(("AIRFLOW_", "AWS_", "PYTHON", "VIRTUAL_ENV"))
         ]:
             del os.environ[name]
-        # where this machine finds the package index
+        # pip's settings for this machine, which may name the package index
         os.environ.setdefault("XDG_CONFIG_HOME", str(Path.home() / ".config"))
         os.environ |= {
             "AWS_ENDPOINT_URL": s3.options["endpoint_url"],
             "HOME": home,
             "PATH": os.pathsep.join((f"{sys.base_prefix}/bin", os.environ["PATH"])),
-            # Python compiles what is imported, pip all: what tells it not to is a value that is false
+            # Python compiles what it imports, pip would compile all; a false value turns that off
             "PIP_NO_COMPILE": "0",
             "PIP_FIND_LINKS": " ".join((str(wheels.resolve()), os.environ.get("PIP_FIND_LINKS", ""))),
         }
         os.chdir(home)
-        # imports Airflow, which makes its home
+        # only now, since this imports Airflow, which creates its home
         from tests.docs.world import World
 
         wheel = CLONE.replace(".[", "airflow-provider-webcollect[")

@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))]
 FENCES = FencedCodeBlockLexer(r"[^\n]*", mapping={"language": "language"})
 SKIPS = DirectiveInHTMLCommentLexer("skip")
-#: What Sybil takes for the reason of a skip.
+#: The reason of a skip, as Sybil reads it.
 REASON = re.compile(r'(?:next|start)\s+(?:if\(.*\breason=)?"([^"]+)"\)?$')
 
 
 def skips() -> list[tuple[str, str]]:
-    """Return where blocks are left out, and what the comments say."""
+    """Return the places where blocks are left out, with the arguments of the comments."""
     documents = [(name, Document((ROOT / name).read_text(), name)) for name in PAGES]
     return [
         (f"{name}, {document.line_column(skip.start)}", skip.lexemes["arguments"])

@@ -1,4 +1,4 @@
-"""That a page fails with its blocks; what else blocks may do, the pages show."""
+"""A page fails if one of its blocks fails. What else blocks can do is tested by the pages themselves."""
 
 from __future__ import annotations
 

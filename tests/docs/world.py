@@ -1,4 +1,4 @@
-"""What the blocks of a page find, and how blocks of each kind run."""
+"""The environment of a page's blocks, and how blocks of each kind run."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ log = logging.getLogger(__name__)
 
 DOCUMENTED_PORT = "8155"
 STARTS_SANDBOX = re.compile(r"^python -m airflow_provider_webcollect\.sandbox\b", re.MULTILINE)
-#: Languages of blocks that are there to be read; others than these and those that run are mistakes.
+#: Languages of blocks that are only read; any language that is neither here nor run is a mistake.
 NOT_RUN = ("text", "json", "toml", "yaml", "ini", "dockerfile", "diff")
-#: What a shell sets for itself.
+#: Variables that a shell sets for itself.
 OF_THE_SHELL = {"_", "OLDPWD", "SHLVL"}
-#: The pauses of tasks, which are by default longer than the runs of the sandbox.
+#: Arguments that set pauses of tasks; by default, these are longer than the sandbox's runs.
 PAUSES = {"poke_interval", "late_rows_delay"}
-#: Seconds that a block of shell may take; exit code 124 says that it took longer.
+#: Maximum seconds for a shell block; exit code 124 says that it took longer.
 LIMIT = 300
 
 
 class World:
     """Runs the blocks of one page.
 
-    :param folder: to work in; the process has to be there.
+    :param folder: working directory of the blocks, in which the process already must be.
     :param dags: the folder of DAGs.
-    :param port: what takes the place of the documented one.
-    :param replaced: other texts of the page, and what takes their place.
-    :param names: what the blocks of Python find defined.
+    :param port: port that replaces the documented one.
+    :param replaced: other texts of the page to replace, with their replacements.
+    :param names: names that are defined for the Python blocks.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class World:
             self._start_sandbox(block.parsed)
             return
         kept = self._folder / ".environment"
-        # bash goes on after `failing && other`
+        # bash goes on after `failing && other`, so keep its exit status
         script = f"{block.parsed}\nended=$?\nenv -0 > {kept}\nexit $ended"
         done = subprocess.run(
-            # ends all that the block has started
+            # this also ends what the block has started
             ["timeout", str(LIMIT), "bash", "-euo", "pipefail", "-c", script],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -196,7 +196,7 @@ def _directive(name: str, evaluate: Callable[[Example], None]) -> Callable[[Docu
 
 
 def _dags(names: dict[str, Any]) -> Iterator[DAG]:
-    """Yield the DAGs that have a name, or a task that has one."""
+    """Yield the DAGs among named objects, and the DAGs of tasks among them."""
     for value in names.values():
         if isinstance(value, DAG):
             yield value
@@ -205,7 +205,7 @@ def _dags(names: dict[str, Any]) -> Iterator[DAG]:
 
 
 def _leave(block: Example) -> None:
-    """Do nothing: the block is there to be read."""
+    """Do nothing: the block is only read."""
 
 
 def _listens(port: int) -> bool:

@@ -11,9 +11,9 @@ from airflow_provider_webcollect.landing.write.job import Landed
 from airflow_provider_webcollect.landing.write.run import run_job
 from tests.landing.pages import make_job, serving, through
 
-#: Lands all rows in the place of those that have landed.
+#: Options of a landing that replaces all landed rows.
 OVERWRITE: dict[str, Any] = {"mode": "full", "if_exists": "overwrite"}
-#: Checks that rows without prices fail.
+#: Checks that fail if rows have no prices.
 FILLED: dict[str, Any] = {"columns": {"price": {"filled": 0.95}}}
 
 
@@ -24,10 +24,10 @@ def goods(count: int, **values: Any) -> list[dict[str, Any]]:
 
 
 class Runs:
-    """Runs that land what is given, each in its turn, in one folder or table.
+    """Runs that land the given rows, one after another, in one folder or table.
 
-    :param folder: with its destination.
-    :param options: of all of them.
+    :param folder: folder or table, which has a ``destination``.
+    :param options: options of every landing.
     """
 
     def __init__(self, folder: Any, **options: Any) -> None:
@@ -37,17 +37,17 @@ class Runs:
         self._number = 0
 
     def land(self, rows: list[dict[str, Any]], checks: Any = None, **options: Any) -> Landed:
-        """Land rows that have been added."""
+        """Add rows to the source, and land them as the next run."""
         self.rows += rows
         return self.next(checks, **options)
 
     def next(self, checks: Any = None, **options: Any) -> Landed:
-        """Land what is there in the name of the next run."""
+        """Land the rows of the source as the next run."""
         self._number += 1
         return self.again(checks, **options)
 
     def again(self, checks: Any = None, **options: Any) -> Landed:
-        """Land what is there in the name of the last run."""
+        """Land the rows of the source as the last run again."""
         run = Run(dag_id="d", task_id="t", run_id=f"run {self._number}")
         usual = {"mode": "incremental", "folder": self.folder.destination, "run": run}
         options = {**usual, **self.options, **options}

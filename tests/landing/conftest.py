@@ -37,10 +37,10 @@ from tests.simulation.samples import leave_to_the_night
 from tests.simulation.steps import Crash
 from tests.storages import Storage
 
-#: Fixtures of several kinds; by day, each case is tried on one: a landing does not know the kind of its
-#: filesystem, only its storage does (test_storage.py); nor do the queries on a shop's rows know their format.
+#: Fixtures with several parameters, of which each case tries only one by day: landings do not depend on the
+#: kind of filesystem (test_storage.py tests all), nor do queries on a shop's rows depend on their format.
 ONE_OF = {"folder", "shop"}
-#: The kinds of storages that have a server.
+#: The kinds of storage that have a server.
 SERVERS = ("s3", "azure", "gcs")
 
 RUN = Run(dag_id="d", task_id="t", run_id="r1")
@@ -49,7 +49,7 @@ OTHER_RUN = Run(dag_id="d", task_id="t", run_id="r2")
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at the markers
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave to the night what by day is tried in a sample; keep the tests of one server in one process."""
+    """Mark all but a sample of the cases as `at_night`; keep the tests of one server in one process."""
     kinds = defaultdict(list)
     here = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
     for item in here:
@@ -65,18 +65,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def long_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every read takes long: attempts are held for a long time."""
+    """Treat every read as long, so that the first page is read again at its end: attempts may be held."""
     monkeypatch.setattr(copy, "LONG_READ", 0.0)
 
 
 @pytest.fixture
 def each_part_is_staged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is staged is written after each part, however quick the machine is."""
+    """Record what is staged after each part, however fast the machine is."""
     monkeypatch.setattr(staging, "INTERVAL", 0.0)
 
 
 def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage]]:
-    """Return a stream of pages that crashes once, instead of giving the page of that number."""
+    """Return a stream of pages that crashes once, instead of yielding the page of that number (from 1)."""
     left = number
 
     def crashing(pages: Iterator[DataPage]) -> Iterator[DataPage]:
@@ -91,7 +91,7 @@ def crashing_at(number: int) -> Callable[[Iterator[DataPage]], Iterator[DataPage
 
 
 class StoreFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no types
-    """A file that is there once it is committed, as on object stores."""
+    """A file that exists only once it is committed, as on object stores."""
 
     def _initiate_upload(self) -> None:
         self.uploaded = b""
@@ -149,14 +149,14 @@ class Store(AbstractFileSystem):  # type: ignore[misc]
 
 @dataclasses.dataclass
 class Folder:
-    """A destination that can be looked into."""
+    """A destination whose files tests can read and change."""
 
     fs: Any
     root: str
 
     @classmethod
     def new(cls, storage: Storage) -> Self:
-        """Return a folder of a storage that is not there yet."""
+        """Return a folder in a storage; it does not exist yet."""
         return cls(storage.fs, storage.new_folder())
 
     @property
@@ -165,25 +165,25 @@ class Folder:
 
     @property
     def location(self) -> SimpleNamespace:
-        """The folder as `read_landing` and `clean` take it, such as an `ObjectStoragePath`."""
+        """The folder in a form that `read_landing` and `clean` accept, like an `ObjectStoragePath`."""
         return SimpleNamespace(fs=self.fs, path=self.root)
 
     def names(self) -> set[str]:
-        """Return the names of all files, also of those in folders of it."""
+        """Return the names of all files, including those in subfolders."""
         self.fs.invalidate_cache()
         start = len(self.root.strip("/")) + 1
         return {path.strip("/")[start:] for path in self.fs.find(self.root) if not path.endswith("/")}
 
     def parts(self) -> set[str]:
-        """Return the names of the parts that are there, whether anything lists them or not."""
+        """Return the names of the parts that exist, whether or not anything lists them."""
         return {name for name in self.names() if name.rpartition("/")[2].startswith("part-")}
 
     def staged(self) -> list[dict[str, Any]]:
-        """Return what attempts have written and not committed, as their files say it."""
+        """Return the records of what attempts have staged and not committed."""
         return [json.loads(self.read(name)) for name in self.names() if name.startswith("_staged/")]
 
     def commits(self) -> list[dict[str, Any]]:
-        """Return the commits in order, as their files say it."""
+        """Return the contents of the commit files, in order."""
         return [json.loads(self.read(name)) for name in sorted(self.names()) if name.startswith("_commits/")]
 
     def landed(self, **options: Any) -> LandedData:
@@ -204,7 +204,7 @@ class Folder:
         self.fs.pipe_file(path, content)
 
     def damage(self, name: str, content: bytes | None) -> None:
-        """Give a file other content, or none: it vanishes."""
+        """Replace the content of a file; None deletes the file."""
         if content is None:
             self.fs.rm_file(f"{self.root}/{name}")
         else:
@@ -215,9 +215,9 @@ class Folder:
         return content
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the rows that the manifest leads to, after checking all it says.
+        """Return the rows that the manifest lists, after checking what it says about them.
 
-        Rows of tables have null for columns that their part lacks. Without a manifest, there are none.
+        Except in JSON lines, rows have null for columns that their part lacks. No manifest means no rows.
         """
         try:
             manifest = self.manifest()
@@ -241,7 +241,7 @@ class Folder:
         return landed
 
     def rows_of(self, part: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the rows of a part, once what is said of it is checked."""
+        """Return the rows of a part, after checking the file against its entry."""
         content = self.read(part["name"])
         assert len(content) == part["bytes"]
         assert hashlib.sha256(content).hexdigest() == part["sha256"]
@@ -250,16 +250,16 @@ class Folder:
         return rows
 
     def committed(self) -> list[dict[str, Any]]:
-        """Return the parts that have landed, as the commits alone say it."""
+        """Return the landed parts, according to the commits alone."""
         ledger = Ledger(self.commits())
         return [ledger.parts[name] for _, name in ledger.landed]
 
     def committed_rows(self) -> list[dict[str, Any]]:
-        """Return the rows that have landed, as the commits alone say it."""
+        """Return the landed rows, according to the commits alone."""
         return [row for part in self.committed() for row in self.rows_of(part)]
 
     def apart(self) -> list[dict[str, Any]]:
-        """Return the parts of rows that are quarantined, as the commits alone say it."""
+        """Return the parts of quarantined rows, according to the commits alone."""
         ledger = Ledger(self.commits())
         return [ledger.parts[name] for _, name in ledger.names_waiting()]
 
@@ -274,13 +274,13 @@ class Folder:
 
 @pytest.fixture(params=["disk", *(pytest.param(kind, marks=pytest.mark.at_night) for kind in SERVERS)])
 def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]) -> Storage:
-    """A real storage; those that have servers are tried at night, unless a file says otherwise."""
+    """A real storage; those with servers are tried only at night, unless a test chooses them."""
     return storage_of(request.param)
 
 
 @pytest.fixture(params=["local", "memory", "store"])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Folder:
-    """A folder that is not there yet, on each kind of filesystem."""
+    """A folder that does not exist yet, on each kind of filesystem."""
     if request.param == "local":
         return Folder(fsspec.filesystem("file"), str(tmp_path / "landing"))
     if request.param == "memory":
@@ -293,7 +293,7 @@ Landed = Callable[..., Manifest]
 
 
 def listed(pages: list[DataPage]) -> Fetch:
-    """Return a function that gives the listed pages, and after them an empty one."""
+    """Return a function that returns the listed pages by offset, and after them an empty one."""
     starts = [0, *(page.offset for page in pages[:-1])]
 
     def fetch(offset: int) -> DataPage:
@@ -305,15 +305,15 @@ def listed(pages: list[DataPage]) -> Fetch:
 
 
 def in_order(pages: Iterator[DataPage]) -> Fetch:
-    """Return a function that gives the pages one after another, whatever is requested."""
+    """Return a function that returns the pages one after another, whatever offset is requested."""
     return lambda offset: next(pages)
 
 
 @pytest.fixture
 def land_job(client: Client, folder: Folder) -> Landing:
-    """Lands a task in the folder; ``fetch`` may replace what is read, pages pass through ``read``.
+    """Lands a task in the folder; ``fetch`` replaces the service, and pages pass through ``read``.
 
-    Pauses take no time; ``sleep`` is called instead.
+    Pauses take no time: ``sleep`` is called instead.
     """
 
     def run(
@@ -336,7 +336,7 @@ def land_job(client: Client, folder: Folder) -> Landing:
 
 @pytest.fixture
 def landing(land_job: Landing) -> Landed:
-    """The same, returning the manifest."""
+    """Like ``land_job``, but returns the manifest."""
     return lambda *args, **changes: land_job(*args, **changes).manifest
 
 
@@ -347,10 +347,10 @@ def rows_of_last_run(manifest: Manifest) -> int:
 
 
 class Task:
-    """A task of the service whose rows land in the folder.
+    """A collection task whose rows land in the folder.
 
-    :param made: how the sandbox makes it.
-    :param options: of all landings.
+    :param made: arguments with which the sandbox makes the task.
+    :param options: options of every landing.
     """
 
     def __init__(self, sandbox: Sandbox, landing: Landed, folder: Folder, made: Any, **options: Any) -> None:
@@ -361,11 +361,11 @@ class Task:
         self._options = options
 
     def land(self, *lotno: str, **options: Any) -> Manifest:
-        """Land its rows, or those of a batch."""
+        """Land the rows of the task, or of a batch."""
         return self._landing(self.id, *lotno, **{**self._options, **options})
 
     def rows(self, *lotno: str) -> list[dict[str, Any]]:
-        """Return the rows that it has now, or those of a batch."""
+        """Return the current rows of the task, or of a batch."""
         rows: list[dict[str, Any]] = self.control.true_rows(self.id, *lotno)
         return rows
 
@@ -373,14 +373,14 @@ class Task:
         self.control.grow(self.id, rows)
 
     def refill(self, rows: int) -> list[dict[str, Any]]:
-        """Take all rows away, add that many others, and return these."""
+        """Replace all rows by that many new ones, and return these."""
         self.control.reset_data(self.id)
         if rows:
             self.grow(rows)
         return self.rows()
 
     def offsets(self) -> list[int]:
-        """Return the cursors with which rows were asked for."""
+        """Return the cursors of the requests for rows."""
         return [int(request["query"]["offset"]) for request in self.control.requests("/data/all")]
 
 

@@ -78,7 +78,7 @@ class Bill:
 
     @property
     def requests(self) -> list[str]:
-        """Methods and names of files, in order."""
+        """HTTP methods and file names of the requests, in order."""
         return [f"{request.method} {request.path.rpartition('/')[2]}" for request in self.relay.requests]
 
     @property
@@ -87,7 +87,7 @@ class Bill:
 
     @property
     def bytes(self) -> int:
-        """Those that were uploaded besides the part and the manifest."""
+        """Number of bytes uploaded, apart from the part and the manifest."""
         others = [request for request in self.relay.requests if "/part-" not in request.path]
         return sum(request.bytes for request in others if not request.path.endswith(MANIFEST))
 
@@ -104,7 +104,7 @@ class Runs:
         self.rows = [row for number in range(count) for row in rows_of(number)]
 
     def files(self) -> dict[str, bytes]:
-        """Return the contents of the files by name: of parts and commits the newest, which suffice."""
+        """Return the contents of the files by name; the newest parts and commits suffice."""
         parts = [self._part(number) for number in range(self.count)]
         commits = [self._commit(number, part) for number, (part, _) in enumerate(parts)]
         state = fold(None, commits)
@@ -158,7 +158,7 @@ class Runs:
 class Landing:
     """A landing on S3 to which each run has added a part.
 
-    :param runs: those that have landed so far.
+    :param runs: runs that have landed so far.
     """
 
     def __init__(self, storage: Storage, runs: Runs) -> None:
@@ -170,9 +170,9 @@ class Landing:
         storage.fs.pipe({f"{self.folder.root}/{name}": content for name, content in runs.files().items()})
 
     def land(self, new: Rows) -> Bill:
-        """Land the source with the new rows by the next run, in a process that knows nothing of the bucket.
+        """Add new rows to the source, and land it as the next run, as a process new to the bucket would.
 
-        :return: what this has sent.
+        :return: what the run has sent.
         """
         self.rows += new
         self.runs += 1

@@ -1,6 +1,6 @@
-"""Decisions on rows that have failed their checks, and what the commits alone say of all rows.
+"""Decisions on quarantined rows, and the state of all rows according to the commits alone.
 
-All that knows the API of decisions, and the JSON of commits, is here.
+For the random histories: most of what they know of the API of decisions and of the JSON of commits is here.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from tests.landing.conftest import Folder
 
 Part = dict[str, Any]
-#: The generation of a row's source, and its number in it.
+#: A row: the generation of the source, and the row's number within it.
 Row = tuple[int, int]
 Verdict = Literal["accept", "discard"]
 
 
 class Target(NamedTuple):
-    """Rows to decide on, by their run, by their commit, or whichever wait."""
+    """Quarantined rows to decide on: of a run, of a commit, or, if both are None, of any."""
 
     run_id: str | None
     commit: int | None
 
 
 def listed(folder: Folder) -> list[Target]:
-    """Return the rows that a person is shown to decide on."""
+    """Return the quarantined rows that a person is shown."""
     return [Target(rows.run.run_id, rows.commit) for rows in review.in_review(folder.destination)]
 
 
@@ -49,13 +49,13 @@ def decide(place: Destination, verdict: Verdict, target: Target, by: str) -> int
 
 
 def make_checks_of(chance: random.Random, file_format: FileFormat) -> Checks | None:
-    """Return checks that rows with an empty ``ok`` fail, each by itself or all of a run."""
+    """Return checks that fail for an empty ``ok``: for single rows, or for all rows of a run."""
     declared = {"columns": {"ok": {"required": True}}, "rows": {"max_wrong": chance.choice([0, 0.5, 1])}}
     return make_checks(declared, file_format)
 
 
 def rows_in(name: str, content: bytes) -> list[Row]:
-    """Return the rows of a file of rows, landed or quarantined."""
+    """Return the rows of a part, landed or quarantined."""
     if name.endswith(".rows.jsonl"):
         rows = [json.loads(line)["row"] for line in content.splitlines()]
     else:
@@ -65,16 +65,17 @@ def rows_in(name: str, content: bytes) -> list[Row]:
 
 @dataclass
 class Ledger:
-    """What commits say, folded without the package: each row is landed, waits, or was discarded.
+    """The state that commits describe, without the package: each row is landed, quarantined or discarded.
 
-    Rows of the source belong to a reading of it, which begins with its first row, and has the number of the
-    commit that begins it.
+    A reading of the source begins with the source's first row; its number is that of the commit beginning it.
 
-    :ivar landed: the reading and the name of each part that is landed, in order; ``discarded`` likewise.
-    :ivar waiting: the parts that wait for a decision, by the number of their commit.
-    :ivar reading: in which the landing stands, and ``readings`` those of each commit.
-    :ivar decided: about which commits decisions were, each with the names of its rows before and after.
-    :ivar amiss: what contradicts itself.
+    :ivar landed: the reading and the name of each landed part, in order.
+    :ivar discarded: the reading and the name of each discarded part.
+    :ivar waiting: the quarantined parts, by the number of their commit.
+    :ivar reading: the current reading of the landing.
+    :ivar readings: the reading of each commit.
+    :ivar decided: for each commit that was decided on, the names of its parts before and after the decision.
+    :ivar amiss: contradictions between the commits.
     """
 
     commits: list[dict[str, Any]]
@@ -104,7 +105,7 @@ class Ledger:
             begins = replaces or not self.reading or any(part["start_offset"] == 0 for part in parts)
             reading = number if begins else self.reading
             self.readings[number] = reading
-            # rows that would take the place of all others change nothing while they wait
+            # quarantined rows that would replace all others change nothing until they are accepted
             is_begun = bool(landed or not replaces or not parts)
             if waiting:
                 self.waiting[number] = waiting
@@ -115,7 +116,7 @@ class Ledger:
                 self.amiss.append(f"commit {number} decides on {about}, of which nothing waits")
             self.decided[about] = waited, names_of(landed)
             if waiting:
-                # what the landing cannot hold waits on
+                # rows that the landing cannot hold stay quarantined
                 self.waiting[number], self.readings[number] = waiting, reading
             if not landed:
                 self.discarded += [(reading, name) for name in waited]
@@ -127,12 +128,12 @@ class Ledger:
         self.reading_of.update(dict.fromkeys(names_of(parts), reading))
 
     def names_waiting(self) -> Iterator[tuple[int, str]]:
-        """Yield the reading and the name of each part that waits."""
+        """Yield the reading and the name of each quarantined part."""
         for number, parts in self.waiting.items():
             yield from ((self.readings[number], name) for name in names_of(parts))
 
     def needed(self) -> set[str]:
-        """Return the names of the parts that must be there."""
+        """Return the names of the parts that must exist."""
         return {name for _, name in (*self.landed, *self.names_waiting())}
 
 
@@ -141,5 +142,5 @@ def names_of(parts: Iterable[Part]) -> list[str]:
 
 
 def repeated(items: Iterable[Any]) -> list[Any]:
-    """Return what is there more than once."""
+    """Return the items that occur more than once."""
     return [item for item, count in Counter(items).items() if count > 1]

@@ -1,4 +1,4 @@
-"""Lands in processes of their own, which get killed."""
+"""Landings in processes of their own, which get killed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.landing.pages import make_job
 from tests.simulation.forks import die, die_after, disturbed_at, serve
 from tests.storages import filesystem
 
-#: The files of object stores, whose uploads and commits are changes too.
+#: File classes of object stores: their uploads and commits also change the storage.
 FILES = {"s3": "s3fs.core.S3File", "abfs": "adlfs.spec.AzureBlobFile", "gs": "gcsfs.core.GCSFile"}
 
 
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def land(order: dict[str, Any]) -> None:
-    """Land; die in the place of the operation of the number ``kill_at``, or ``kill_after`` seconds."""
+    """Land; die instead of the operation with the number ``kill_at``, or after ``kill_after`` seconds."""
     settings = Settings(base_url=order["url"], requests_per_second=0, retries=Retries(first_wait=0.01))
     credentials = Credentials(access_token=order["token"])
     client = Client(make_context(settings, credentials, "lander", MemoryTokenStore("lander")))
@@ -65,9 +65,9 @@ def land(order: dict[str, Any]) -> None:
 
 
 def kill_at(operation: int, client: Client, fs: Any) -> None:
-    """End this process in the place of a request, or of what changes or lists files.
+    """End this process instead of a request, or of an operation that changes or lists files.
 
-    :param operation: which of them, from 1.
+    :param operation: number of the request or operation, from 1.
     """
     lethal = disturbed_at(operation, die)
     lethal(client, "transmit")

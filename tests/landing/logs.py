@@ -1,4 +1,4 @@
-"""Commits that landings and people could make, one after another, without any landing."""
+"""Commits as landings and people make them, one after another, built without a landing."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from airflow_provider_webcollect.landing.log.fold import following
 from airflow_provider_webcollect.landing.log.names import data_name, part_name
 from airflow_provider_webcollect.landing.write.job import encoding_of
 
-#: With which row a landing begins: behind those that are landed; with the first, added or in their place.
+#: Where a landing begins: ``end``, after the landed rows; ``reset`` and ``replace``, with the first row
+#: of the source, to add to the landed rows or to replace them.
 Begin = Literal["end", "reset", "replace"]
 
 
 def commit_after(
     state: Manifest | None, rows: int, waiting: int = 0, *, begin: Begin = "end", run: str = "r1"
 ) -> Commit:
-    """Return the commit of a run that lands rows and quarantines those after them, as a part each.
+    """Return the commit of a run that lands some rows and quarantines the next ones; each row is a part.
 
-    :param state: what has landed before.
+    :param state: the state before the commit; None if nothing has landed.
+    :param waiting: number of rows that are quarantined.
     """
     earlier = {"earlier_rows": state.rows} if begin == "reset" and state is not None else {}
     commit = following(
@@ -66,7 +68,7 @@ def commit_after(
 
 
 def decision(state: Manifest, about: Commit, *, accepts: bool, by: str = "") -> Commit:
-    """Return the commit that accepts or discards what another has quarantined."""
+    """Return the commit that accepts or discards the rows that another one has quarantined."""
     fields: dict[str, Any] = {"about": about.number, "by": by}
     if accepts:
         parts = tuple(replace(part, name=data_name(part.name)) for part in about.quarantined)

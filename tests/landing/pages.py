@@ -1,4 +1,4 @@
-"""Sources without a service, and landings of them: chosen rows and counts, and rows that are numbered."""
+"""Sources that need no service, with chosen rows and counts or with numbered rows, and landings of them."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def unreachable(*_: object) -> None:
 
 
 def make_job(fetch: Fetch, **arguments: Any) -> Job:
-    """Return a landing of the pages that ``fetch`` gives; it waits for no late rows.
+    """Return a landing of the pages that ``fetch`` returns; it waits for no late rows.
 
-    :param arguments: those of :class:`Job`, and, by their own names, those of its options, observer and
-        pages. With ``mark``, the export is marked.
+    :param arguments: arguments of :class:`Job`, and fields of its options and observer, each by its own name.
+        ``mark`` also sets ``mark_exported``; ``on_replan`` is called when fetched pages are to be forgotten.
     """
     pages: Any = SimpleNamespace(read=fetch, forget=nothing)
     job = Job(
@@ -55,7 +55,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
 
 
 def changed(job: Job, **arguments: Any) -> Job:
-    """Return a landing with other arguments, named as those of :func:`make_job`."""
+    """Return the landing with some arguments changed; their names are those of :func:`make_job`."""
     changes: dict[str, Any] = {}
     if form := arguments.pop("file_format", None):
         changes = {name: getattr(form, name) for name in form.__struct_fields__}
@@ -88,7 +88,7 @@ def page(rows: list[dict[str, Any]], before: int, total: int) -> DataPage:
 
 
 def widening(count: int = 6) -> list[DataPage]:
-    """Pages of two rows, each with a key more than the one before."""
+    """Return pages of two rows; the rows of each page have one key more than those of the page before."""
     pages = []
     for number in range(count):
         keys = [f"k{index}" for index in range(number + 1)]
@@ -102,7 +102,7 @@ def rows_of(pages: list[DataPage]) -> list[dict[str, Any]]:
 
 
 def serving(rows: list[dict[str, Any]], size: int = 100) -> Callable[[int], DataPage]:
-    """Return what gives pages of ``rows``, as they are at that moment; the cursor counts rows."""
+    """Return a function that returns pages of ``rows`` as they are at the call; the cursor counts rows."""
 
     def fetch(offset: int) -> DataPage:
         return page(rows[offset : offset + size], offset, len(rows))
@@ -111,7 +111,7 @@ def serving(rows: list[dict[str, Any]], size: int = 100) -> Callable[[int], Data
 
 
 def through(stream: Stream, fetch: Fetch) -> Fetch:
-    """Return ``fetch`` whose pages pass through ``stream``, one after another."""
+    """Return a function that passes the pages of ``fetch`` through ``stream``, one after another."""
     requested: list[int] = []
 
     def fetched() -> Iterator[DataPage]:
@@ -154,7 +154,7 @@ def true_rows(count: int) -> list[dict[str, int]]:
 
 
 def job(rows: Rows, destination: Folder, run: str, **options: Any) -> Job:
-    """Return the landing of numbered rows, each page a part of its own."""
+    """Return a landing of numbered rows, with one part for each page."""
     return make_job(
         rows.fetch,
         folder=destination,

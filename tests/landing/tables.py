@@ -37,7 +37,7 @@ from tests.storages import Storage, local
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 PARQUET = make_format("parquet")
-#: A type of each kind by column, and a row of them with a text besides.
+#: Columns with a type of each kind, and a row of these with an additional text column.
 TYPES = {
     **{"a": "int64", "b": "decimal(10,2)", "c": "timestamptz", "d": "timestamp", "e": "date32"},
     **{"f": "bool", "g": "float32", "h": "int32", "j": "float64"},
@@ -49,7 +49,7 @@ TYPED_ROW = {
 
 
 def landing(destination: Any, *, count: int, run: str, **options: Any) -> Job:
-    """Return what lands numbered rows, five to a part."""
+    """Return a landing of numbered rows, five to a part."""
     options = {"mode": "incremental", "file_format": PARQUET, **options}
     return job(numbered.Rows(count), destination, run, **options)
 
@@ -60,7 +60,7 @@ def land(table: Table, count: int, run: str = "r1", **options: Any) -> Landed:
 
 
 def land_runs(table: Table, count: int) -> None:
-    """Land five rows by each of some runs, of which r0 is the first."""
+    """Land five new rows in each of ``count`` runs: r0, r1 and so on."""
     for run in range(count):
         land(table, 5 * (run + 1), f"r{run}")
 
@@ -73,15 +73,15 @@ def held_at(table: Table, at: int | tuple[str, str], **options: Any) -> Held:
 def numbers(table: Table, version: Any = None) -> list[int]:
     """Return the numbers of the rows that the table's own reader finds.
 
-    :param version: of the table; None for the last one.
+    :param version: version of the table; None for the latest one.
     """
     return sorted(int(row["n"]) for row in table.found(version))
 
 
 class _Stepping(TableFolder):
-    """A table whose every call of the library is a step, as the operations of its storage are.
+    """A table for which each call of its library is a step, like the operations of its storage.
 
-    The answer of a commit may be lost.
+    The response to a commit may be lost.
     """
 
     def call(self, what: str, work: Callable[[], T]) -> T:
@@ -120,7 +120,7 @@ class Table(Folder):
         return CommitLog(self.destination)
 
     def state(self) -> Manifest:
-        """Return what its commits say has landed."""
+        """Return the state of the landing, according to its commits."""
         state = self.log().read()
         assert state is not None
         return state
@@ -157,7 +157,7 @@ class Table(Folder):
         return rows
 
     def append(self, rows: Rows) -> None:
-        """Let others add rows of texts, and make the table of them if there is none."""
+        """Let others add rows of texts, and create the table if there is none."""
         write_deltalake(_of_library(self.fs, self.root)[0], pa.Table.from_pylist(rows), mode="append")
 
     def widen(self, schema: pa.Schema) -> None:
@@ -182,7 +182,7 @@ class Table(Folder):
         arrow = table.to_pyarrow_dataset().to_table()
         return {
             "pyarrow": arrow.to_pylist,
-            # not over the dataset: pyarrow's to_reader waits, with the GIL, for files that Python opens
+            # not over the dataset: pyarrow's to_reader waits for files that Python opens, and holds the GIL
             "duckdb": lambda: duckdb.connect().from_arrow(arrow).to_arrow_table().to_pylist(),
             "polars": lambda: polars.read_delta(table).to_dicts(),
             "delta-rs": functools.partial(_queried, table),
@@ -192,8 +192,8 @@ class Table(Folder):
 class IcebergTable(Table):
     """A destination that is an Iceberg table.
 
-    :param catalog: of the table.
-    :param name: ``namespace.table`` in it.
+    :param catalog: catalog of the table.
+    :param name: name in the catalog, as ``namespace.table``.
     """
 
     def __init__(self, catalog: Catalog, name: str) -> None:
@@ -208,7 +208,7 @@ class IcebergTable(Table):
 
     @property
     def location(self) -> Any:
-        """The table as `read_landing`, `clean` and others take it."""
+        """The table in a form that `read_landing`, `clean` and others accept."""
         return self.table()
 
     def table(self) -> Any:
@@ -235,7 +235,7 @@ class IcebergTable(Table):
         self.table().overwrite(self.table().scan().to_arrow())
 
     def vacuum(self) -> None:
-        """Nothing: pyiceberg removes no files."""
+        """Do nothing: pyiceberg removes no files."""
 
     def readers(self) -> dict[str, Callable[[], Rows]]:
         scan = self.table().scan()
@@ -247,7 +247,7 @@ class IcebergTable(Table):
 
 
 def tables_in(folder: Path, kind: str) -> Callable[[], Table]:
-    """Return what makes tables on the disk, each of which is not there yet, or has no columns.
+    """Return a function that returns new tables on disk: they do not exist yet, or have no columns.
 
     :param kind: ``delta`` or ``iceberg``.
     """
@@ -258,10 +258,10 @@ def tables_in(folder: Path, kind: str) -> Callable[[], Table]:
 
 
 def sql_catalog(folder: Path, storage: Storage | None = None) -> Catalog:
-    """Return a catalog in a file of SQLite, with the namespace ``shop``.
+    """Return a catalog in an SQLite file, with the namespace ``shop``.
 
-    :param folder: for it and its tables.
-    :param storage: S3, where its tables are to be.
+    :param folder: folder of the catalog and its tables.
+    :param storage: S3 storage for the tables; None to keep them in the folder.
     """
     warehouse = f"file://{folder}/warehouse" if storage is None else f"s3://{storage.new_folder()}"
     access = {} if storage is None else _access(storage, "s3")
@@ -271,7 +271,7 @@ def sql_catalog(folder: Path, storage: Storage | None = None) -> Catalog:
 def glue_catalog(storage: Storage) -> Catalog:
     """Return a catalog of AWS Glue, with the namespace ``shop``.
 
-    :param storage: S3, whose server is that of the catalog too.
+    :param storage: S3 storage for the tables; its server also serves the catalog.
     """
     access = _access(storage, "glue", "s3")
     return _catalog(type="glue", warehouse=f"s3://{storage.new_folder()}", **access)
@@ -295,7 +295,7 @@ def _access(storage: Storage, *services: str) -> dict[str, str]:
 
 
 def _of_library(fs: Any, root: str) -> tuple[str, dict[str, str]]:
-    """Return the address of a Delta Lake table, and with what its library reaches it."""
+    """Return the URI of a Delta Lake table, and the storage options of its library."""
     if "s3" in fs.protocol:
         access = {"aws_access_key_id": fs.key, "aws_secret_access_key": fs.secret, "aws_region": "us-east-1"}
         return f"s3://{root}", {**access, "aws_endpoint_url": fs.endpoint_url, "aws_allow_http": "true"}
@@ -318,7 +318,7 @@ def _queried(table: DeltaTable) -> Rows:
 
 
 def same(rows: Rows, others: Rows) -> bool:
-    """Return whether there are the same rows, each as often, in whatever order."""
+    """Return whether both have the same rows, each equally often, in any order."""
     return sorted(map(_items, rows)) == sorted(map(_items, others))
 
 

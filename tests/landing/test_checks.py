@@ -31,9 +31,9 @@ def price(**checks: Any) -> dict[str, Any]:
     return {"columns": {"price": checks}}
 
 
-#: What is no share, or none above 0.
+#: Values that are not a share above 0.
 SHARES = [0, 1.5, "most", float("nan"), 10**400]
-#: Checks, options of the format, and what is said of these.
+#: Wrong checks, options of the format, and what the error says.
 WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ("rows", {}, "`checks` is 'rows'; it must be a dict; its keys can be rows, columns, new_columns"),
     ({"row": {}}, {}, "`checks` is 'row'; its keys can be rows, columns, new_columns, missing_columns"),
@@ -106,7 +106,7 @@ def test_a_pattern_names_the_extra_that_it_needs(monkeypatch: pytest.MonkeyPatch
 
 
 def prices(*values: Any) -> list[dict[str, Any]]:
-    """Return rows with these prices; None leaves it out."""
+    """Return rows with these prices; None leaves the price out."""
     return [row for value in values for row in goods(1, price=value)]
 
 
@@ -175,7 +175,7 @@ class TestOutcomes:
         assert runs.outcome(goods(9), checks, **OVERWRITE).state == "failed"
 
     def test_a_pattern_has_a_bound_whatever_it_is(self, runs: Runs) -> None:
-        # a matcher that backtracks tries each way to divide the words, which never ends
+        # a backtracking matcher would try every way to divide the words, practically without end
         rows = [row for count in (60, 100_000) for row in goods(1, price=f"{'a' * count}!")]
         outcomes = runs.outcomes(rows, {"columns": {"price": {"pattern": r"(\w+\s?)+"}}})
         assert outcomes["columns.price.pattern"].found == "2 of 2 values do not match"
@@ -251,7 +251,7 @@ class TestOutcomes:
         }
 
     def test_single_rows_that_are_accepted_late_are_not_a_landing(self, runs: Runs) -> None:
-        """Also once their runs have left the records of the manifest."""
+        """This holds even once the manifest no longer has records of their runs."""
         single: Any = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
         for _ in range(6):
             runs.land([*goods(9), *goods(1, price="")], single)
@@ -284,7 +284,7 @@ class TestFailures:
     @pytest.mark.parametrize("wrap", [str, lambda text: [text]], ids=["text", "list"])
     def test_values_of_a_site_cannot_forge_the_message(self, runs: Runs, wrap: Callable[[str], Any]) -> None:
         runs.land(goods(1))
-        # it ends the line, erases the terminal's screen in two ways, turns the line, and ends it once more
+        # line breaks, two ways to erase the terminal's screen, and a change of the reading direction
         forged = "9`webcollect landing accept x;touch owned;`\n\x1b[2J\x9b2J\u202e\u2028"
         checks = {"columns": {"price": {"pattern": r"\d+"}}, "new_columns": "fail"}
         with pytest.raises(ChecksFailed) as failure:

@@ -80,7 +80,7 @@ def write(folder: Folder, *files: str) -> None:
 
 
 def cleaned(folder: Folder, older_than: Any = DAY, in_days: float = 2) -> set[str]:
-    """Clean in some days and return the names of what was removed."""
+    """Clean ``in_days`` days from now, and return the names of the removed files."""
     then = datetime.datetime.now(datetime.UTC) + in_days * DAY
     with time_machine.travel(then):
         removed = clean(folder.location, older_than=older_than)
@@ -98,7 +98,7 @@ def test_what_no_landing_needs_is_removed_and_nothing_else(landing: Landed, fold
 
 
 def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
-    """It may be of another partition, or of another landing."""
+    """It may belong to another partition, or to another landing."""
     runs, other = (Runs(Folder.new(local(tmp_path)), partition="day=1") for _ in range(2))
     for each in (runs, other):
         each.land(goods(3))
@@ -113,7 +113,7 @@ def test_what_a_link_leads_to_stays(tmp_path: Path) -> None:
 def test_partitions_that_differ_in_letter_case_alone_stay(tmp_path: Path) -> None:
     runs = Runs(Folder(local(tmp_path).fs, str(tmp_path / "landing")), max_part_bytes=1)
     runs.land(goods(1), partition="country=US")
-    # the folder of one name is that of the other, and is listed with the first
+    # both names mean one folder, as on disks that ignore letter case; it is listed under the first
     (tmp_path / "landing" / "country=us").symlink_to("country=US")
     runs.land(goods(1), partition="country=us")
     assert len(runs.folder.parts()) == 2
@@ -146,7 +146,7 @@ class TestUnfinishedLandings:
 
     @pytest.mark.parametrize("decided", [False, True], ids=["a landing", "a decision"])
     def test_what_is_committed_meanwhile_stays(self, tmp_path: Path, decided: bool) -> None:
-        """Also if the clock of the storage says that it is old."""
+        """Even if it is old by the clock of the storage."""
         for operation in itertools.count(1):
             runs = Runs(Folder.new(local(tmp_path)), max_part_bytes=1)
             runs.land(goods(2))

@@ -1,4 +1,4 @@
-"""The fold of a log: contradictions, and what is remembered of many runs.
+"""The fold of a log: contradictions, and what it remembers of many runs.
 
 That any log folds to what its commits say is shown by the histories (``test_histories.py``).
 """
@@ -48,17 +48,20 @@ Make = Callable[[Manifest, list[Commit]], Commit]
 
 
 def wrong(rows: int = 1, begin: Begin = "end", **fields: Any) -> Make:
-    """Return what makes the next commit with other values of some fields."""
+    """Return a function that makes the next commit, with some fields changed."""
     return lambda state, log: changed(commit_after(state, rows, begin=begin), **fields)
 
 
 def wrong_decision(on: int, **fields: Any) -> Make:
-    """Return what accepts the rows of a commit with other values of some fields."""
+    """Return a function that makes the commit that accepts rows, with some fields changed.
+
+    :param on: number of the commit whose rows are accepted.
+    """
     return lambda state, log: changed(decision(state, log[on - 1], accepts=True), **fields)
 
 
-#: Commits that do not follow from a log of: 2 rows landed, 1 quarantined, 1 landed, 1 that waits to replace
-#: all of them.
+#: Commits that contradict the usual log: 2 rows landed, 1 quarantined, 1 landed, and 1 quarantined that would
+#: replace all of them.
 WRONG: dict[str, tuple[Make, str]] = {
     "the same number again": (lambda state, log: log[-1], "its number is 4, not 5"),
     "another source": (wrong(source=Source(collection_task_id="other")), "it is of task other, and"),

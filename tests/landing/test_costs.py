@@ -23,20 +23,20 @@ from tests.storages import Storage
 Grown = Callable[[int, FormatName], Landing]
 pytestmark = pytest.mark.xdist_group("s3")
 
-#: Runs that have landed before: enough to show a cost that grows with them.
+#: Numbers of runs that have landed before: enough to show a cost that grows with them.
 COUNTS = (10, 1000, 10_000) if ALL_HISTORIES else (10, 50)
 
 
 @pytest.fixture(autouse=True)
 def in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What other tests have found out of a bucket stays; however slow the machine is, nothing is staged."""
+    """Keep what other tests know about buckets; let nothing be staged, however slow the machine is."""
     monkeypatch.setattr(S3, "respects", {})
     monkeypatch.setattr(staging, "INTERVAL", PATIENCE)
 
 
 @pytest.fixture(scope="module")
 def grown(storage_of: Callable[[str], Storage]) -> Grown:
-    """Gives a landing of that many runs, and more that tests have added."""
+    """A function that returns a landing of that many runs, and of those that other tests have added."""
     return functools.cache(lambda runs, file_format: Landing(storage_of("s3"), Runs(runs, file_format)))
 
 
@@ -65,7 +65,7 @@ class TestOneMoreRun:
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize("file_format", ["jsonl", "csv"])
 def test_a_run_leaves_a_whole_landing(storage_of: Callable[[str], Storage], file_format: FormatName) -> None:
-    """The proof that what is measured here is what landings write."""
+    """Confirm that the files prepared for these tests have the form that landings write."""
     landing = Landing(storage_of("s3"), Runs(10, file_format))
     before = landing.folder.manifest()
     landing.land(rows_of(10))
@@ -84,20 +84,20 @@ def test_a_run_leaves_a_whole_landing(storage_of: Callable[[str], Storage], file
 @pytest.mark.by_day(1)
 @pytest.mark.parametrize(("file_format", "most"), [("jsonl", 195), ("csv", 205)])
 def test_a_manifest_has_some_200_bytes_a_part(file_format: FormatName, most: int) -> None:
-    """76 of them for the digest; of CSV, 12 for the number of columns."""
+    """Of these, 76 are for the digest and, in CSV, 12 for the number of columns."""
     content = Runs(1000, file_format).files()[MANIFEST]
     entries = [line for line in content.splitlines() if line.startswith(b'{"name"')]
     assert len(entries) == 1000
     assert sum(map(len, entries)) <= most * 1000, entries[-1]
-    # the last thirty runs take nearly all of it
+    # nearly all of the rest are the records of the last thirty runs
     assert len(content) - sum(map(len, entries)) <= 12_000
 
 
-#: Runs that land, each of them ten rows: enough for several checkpoints.
+#: Runs below this number land ten rows each: enough for several checkpoints.
 MANY = 200 if ALL_HISTORIES else 21
 
 
-#: Requests of a run. The catalog in SQLite reads and writes the metadata of an Iceberg table itself.
+#: Maximum requests of a run. With a catalog in SQLite, they include those for an Iceberg table's metadata.
 MOST = 25
 
 
@@ -111,7 +111,7 @@ def test_a_run_sends_as_few_requests_at_any_age(
             table = IcebergTable(sql_catalog(tmp_path, storage), "shop.prices")
         for run in range(1, MANY):
             relay.requests.clear()
-            # in a process that knows nothing of the bucket
+            # as in a process that knows nothing of the bucket
             monkeypatch.setattr(S3, "respects", {})
             began = datetime.datetime.now(datetime.UTC)
             land(table, 10 * run, f"r{run}", max_part_bytes=10**6, run_began=began)

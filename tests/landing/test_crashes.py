@@ -23,7 +23,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
 KILLS = 15 if ALL_HISTORIES else 2
 ROWS = 600
-#: What storages and tables need, to be imported before anything forks.
+#: Modules that storages and tables need, to be imported before anything forks.
 MODULES = (
     "requests",
     "s3fs.core",
@@ -74,7 +74,7 @@ class Victim:
         return status == 0
 
     def check(self, *, whole: bool = False) -> None:
-        """What a reader sees is all or nothing; if it is all, no more and no less."""
+        """Check that a reader sees all rows, each once, or, unless ``whole``, none."""
         expected, rows = self.sandbox.control.true_rows(self.task), self.folder.rows()
         if self.is_table:
             assert same(rows, [as_texts(row) for row in expected]) or (rows == [] and not whole)
@@ -86,7 +86,7 @@ class Victim:
 
 
 def kill_and_land(lander: Forks, sandbox: Sandbox, storage: Storage, kill: Callable[[], Any]) -> None:
-    """Land tasks in processes that get killed again and again, and at last in one that does not."""
+    """Land tasks in processes that get killed again and again, and finally in one that is not."""
     kills = 0
     while kills < KILLS:
         task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
@@ -99,7 +99,7 @@ def kill_and_land(lander: Forks, sandbox: Sandbox, storage: Storage, kill: Calla
 
 
 def test_each_row_lands_once_wherever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
-    """Kills in the place of random requests, uploads, renames, listings and removals; then retries."""
+    """Kill instead of random requests, uploads, renames, listings and removals; then retry."""
     chance = chance_of("operations")
     kill_and_land(lander, sandbox, storage, lambda: {"kill_at": chance.randint(1, 60)})
 
@@ -107,7 +107,7 @@ def test_each_row_lands_once_wherever_it_is_killed(lander: Forks, sandbox: Sandb
 @pytest.mark.at_night
 @pytest.mark.parametrize("storage", ["disk", "s3"], indirect=True)
 def test_each_row_lands_once_whenever_it_is_killed(lander: Forks, sandbox: Sandbox, storage: Storage) -> None:
-    """Kills after random times."""
+    """Kill after random times."""
     sandbox.control.configure(latency=0.02)
     chance = chance_of("times")
     kill_and_land(lander, sandbox, storage, lambda: {"kill_after": chance.uniform(0, 0.6)})
@@ -118,7 +118,7 @@ def test_each_row_lands_once_whenever_it_is_killed(lander: Forks, sandbox: Sandb
 def test_each_row_lands_once_after_a_kill_at_each_operation(
     lander: Forks, sandbox: Sandbox, storage_of: Callable[[str], Storage], tmp_path: Path, kind: str | None
 ) -> None:
-    """Requests, changes of the storage and calls of a table's library in turn, mark and cleaning included."""
+    """Kill at each request, storage change and call of a table's library, mark and cleaning included."""
     task = sandbox.control.add_task(rows=ROWS // 2, lots=2)["task_id"]
     catalog = sql_catalog(tmp_path) if kind == "iceberg" else None
     for operation in itertools.count(1):

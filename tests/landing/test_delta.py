@@ -41,7 +41,7 @@ from tests.storages import Storage
 
 @pytest.fixture
 def disk(storage_of: Callable[[str], Storage]) -> Table:
-    """A table on a disk that is not there yet."""
+    """A table on disk that does not exist yet."""
     return Table.new(storage_of("disk"))
 
 
@@ -66,7 +66,7 @@ def write_beside(table: Table, others: str) -> None:
 def remove_parts(table: Table, kept: int) -> None:
     """Let others remove parts.
 
-    :param kept: how many of the first stay.
+    :param kept: number of parts that stay: the first ones.
     """
     names = sorted(name for name in table.names() if name.startswith("part-"))
     for name in names[kept:]:
@@ -124,7 +124,7 @@ class TestCommits:
 
 
 class TestLog:
-    """The table's log is written by whoever writes to it, each entry once."""
+    """The table's log is written by everyone who writes to the table, each entry once."""
 
     def test_a_checkpoint_comes_every_eighth_entry(self, disk: Table) -> None:
         for run in range(1, 25):
@@ -187,7 +187,7 @@ class TestLog:
 
 
 class TestPartsThatAreGone:
-    """VACUUM with a short retention removes what the table does not have yet."""
+    """VACUUM with a short retention removes parts that the table does not have yet."""
 
     def test_parts_lost_before_the_commit_are_not_landed(self, disk: Table) -> None:
         land(disk, 5)
@@ -252,7 +252,7 @@ class TestWhatIsThereAlready:
         assert numbers(disk) == list(range(9))
 
     def test_properties_that_others_set_let_it_go_on(self, disk: Table) -> None:
-        """The library then adds features to the table that it has no use for."""
+        """The library then adds features to the table that nothing uses."""
         typed = make_format("parquet", column_types={"n": "int64", "at": "timestamp"})
         runs = Runs(disk, file_format=typed)
         runs.land([{"n": 1, "at": "2026-01-01T00:00:00"}])
@@ -298,7 +298,7 @@ class TestWhatIsThereAlready:
 
 
 def test_two_first_landings_at_once_both_land(disk: Table) -> None:
-    """One has read that nothing is there, and then finds the files of the other."""
+    """One has found an empty folder, and then meets the files of the other."""
     held = held_at(disk, ("files", disk.root.rpartition("/")[2]), count=12, run="r1")
     assert held.met
     land(disk, 5, "r2")

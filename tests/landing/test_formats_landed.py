@@ -1,4 +1,4 @@
-"""Landings in every format: what a reader gets of them is what the service had."""
+"""Landings in every format: a reader gets the rows that the service had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exactly-once move: all rows, each once, in order, or nothing that a reader could take for them."""
+"""Full landings: all rows land, each once and in order, or readers see none of them."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ def endless(total: Callable[[int], int]) -> Fetch:
 
 
 def changing() -> Fetch:
-    """Return a source that gives four rows, and other ones when it is read again."""
+    """Return a source that gives four rows, and different ones when it is read again."""
     pages = [counted_page(TWO_ROWS, 2, 6, 4), counted_page(TWO_ROWS, 4, 4, 0)]
     return in_order(itertools.chain(pages, itertools.repeat(counted_page([{"b": 1}], 2, 4, 2))))
 
 
 SHRINKING = [counted_page(TWO_ROWS, 2, 10, 8), counted_page(TWO_ROWS, 4, 9, 5)]
-#: Counts that make no sense: what gives such pages, and what is said of them.
+#: Counts that make no sense: a function that returns a source with them, and what the error says.
 COUNTS: dict[str, tuple[Callable[[], Fetch], str]] = {
     "fewer than announced": (lambda: listed([counted_page(TWO_ROWS, 9, 5, 0)]), "5 rows, and 2 came"),
     "more than announced": (lambda: listed([counted_page(TWO_ROWS, 9, 1, 0)]), "1 rows, and 2 came"),
@@ -131,7 +131,7 @@ def test_a_total_that_shrinks_to_the_rows_that_came_is_believed(landing: Landed)
         return pages(offset)
 
     assert landing("t", fetch=fetch).rows == 4
-    # and the first page, since all rows may have been taken away
+    # the first page is read again, since all rows may have been removed
     assert asked == [0, 2, 0]
 
 
@@ -141,7 +141,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "token rejected": {"kind": "status", "status": 401},
     "error under 200": {"kind": "status", "status": 200},
     "html": {},
-    # to its own address would be followed: see tests/service
+    # a redirect to the service itself would be followed: see tests/service
     "redirect": {"kind": "raw", "status": 307, "headers": {"Location": "http://elsewhere.invalid/"}},
     "drop": {},
     "no answer": {"kind": "drop", "done": True},
@@ -187,7 +187,7 @@ def test_a_retry_goes_on_after_the_last_staged_part(task: Task) -> None:
     staged = fail_later(task, max_part_bytes=40_000)
     assert task.folder.commits() == []
     manifest = task.land(max_part_bytes=40_000)
-    # at the end the first page, since the rows may have changed between the attempts
+    # the first page is read last, since the rows may have changed between the attempts
     *offsets, first = task.offsets()
     last, parts = staged["last_page"]["offset"], staged["parts"]
     assert (min(offsets), first) == (last, 0)
@@ -204,7 +204,7 @@ def test_each_retry_goes_on_after_the_furthest_part(task: Task, folder: Folder) 
         before, staged = staged, fail_later(task, size=20)
         assert staged["parts"][: len(before["parts"])] == before["parts"]
         assert staged["total"] > before["total"]
-        # as if killed before it could delete this one, the last by name
+        # as if killed before it could delete this record, the last one by name
         folder.write(f"{name[: -len('01234567.json')]}ffffffff.json", json.dumps(before).encode())
     task.land()
     assert task.folder.rows() == task.rows()
@@ -222,7 +222,7 @@ def test_a_damaged_staged_part_has_all_read_again(task: Task, folder: Folder, co
 
 def test_staging_once_a_second_at_most(task: Task, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     assert staging.INTERVAL == 1.0
-    # as long as that takes on the slowest machine
+    # longer than this test takes on the slowest machine
     monkeypatch.setattr(staging, "INTERVAL", PATIENCE)
     operations: list[str] = []
     destination = stepping(folder.destination, lambda operation, path: operations.append(operation))

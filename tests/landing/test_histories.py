@@ -1,13 +1,12 @@
 """Random histories of runs that land one source in one folder or table, of decisions, and of cleaning.
 
-Attempts are stopped before any operation of the storage, go on while others are at work, or are killed there;
-answers get lost; marks and reports fail after the commit; the source grows and is emptied, and rows of it
-fail their checks; tasks and persons decide on these rows, at once and again. Whatever happens, each row of
-the source is landed, waits, or was discarded, once; every part is reported by one run; nobody is stuck; and
-consumers who remember the commit that they have come to get each row once.
+Attempts are held before any storage operation, and continue there while others work, or are killed; responses
+get lost; marks and reports fail after the commit; the source grows and is emptied, and some of its rows fail
+their checks; tasks and people decide on these rows, concurrently and repeatedly. Whatever happens, each row
+of the source is landed, quarantined or discarded exactly once; each part is reported by one run; nobody is
+stuck; and consumers that remember the last commit they have loaded get each row once.
 
-Whatever is found amiss is noted by its kind, and the history goes on: the code that is tried may do several
-kinds of harm.
+Harm that is found is noted by its kind, and the history goes on: wrong code may do several kinds of harm.
 """
 
 from __future__ import annotations
@@ -66,14 +65,14 @@ from tests.storages import local
 
 pytestmark = [
     pytest.mark.usefixtures("long_reads", "each_part_is_staged"),
-    # pyiceberg's, where rows take the place of none
+    # a warning of pyiceberg, where an overwrite replaces no rows
     pytest.mark.filterwarnings("ignore:Delete operation did not match any records"),
 ]
 
-#: How many histories of each kind of place are tried: all, and by day.
+#: Numbers of histories for each kind of destination: in all, and by day.
 COUNTS = {"folder": (5000, 40), "delta": (2000, 4), "iceberg": (2000, 4)}
-#: A history of each kind that loses rows where files are created again. If it loses none any more, since
-#: landings have other steps, each run looks for another one, which takes time: one of thirty does.
+#: The number of a history that loses rows, for each kind, if existing files can be created again. Once
+#: landings have other steps and it loses none, up to MOST are searched, which takes time: one in thirty does.
 LOSING, MOST = 10, 300
 LOSSES = {
     "a row is lost",
@@ -83,21 +82,21 @@ LOSSES = {
     "readers find other rows",
     "what has landed cannot be read",
 }
-#: How an attempt may end, besides with its result.
+#: Exceptions with which an attempt may end.
 ENDS = (
     *(Crash, ConnectionError, Exists, StorageError, LogContended, RowsMissing, SourceReset),
     *(ChecksFailed, NothingToReview, NothingLanded, PartsMissing),
 )
-#: How often what nothing disturbs may be tried until it must succeed.
+#: Maximum number of undisturbed attempts until one must succeed.
 TRIES = 5
-#: The time of the first thing that happens, of which each takes a second: long ago.
+#: Unix time of the first event, long ago; each event takes a second.
 DAWN = 1_600_000_000
 
 
 class Site(Rows):
-    """A source that grows, and that is emptied and filled with other rows; some rows have an empty column.
+    """A source that grows, and that is emptied and filled with other rows.
 
-    :ivar bad: the numbers of these rows.
+    :ivar bad: the numbers of the rows with an empty ``ok``.
     """
 
     def __init__(self) -> None:
@@ -120,7 +119,7 @@ class Site(Rows):
 
 @dataclass
 class Trace:
-    """What attempts have done: the names of files uploaded and deleted."""
+    """The names of the files that attempts have uploaded and deleted."""
 
     uploaded: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -141,7 +140,7 @@ class Watched(Stepping):
 
 @dataclass
 class Decider:
-    """Who decides once, in however many attempts: a task of Airflow, or a person."""
+    """An Airflow task or a person that decides once, in any number of attempts."""
 
     name: str
     verdict: Verdict
@@ -151,16 +150,17 @@ class Decider:
 
 @dataclass
 class History:
-    """What happens to a folder.
+    """Events that happen to a folder.
 
-    :param unconditional: whether the storage creates files that are there.
-    :ivar on_reset: of the runs; the source is emptied unless it is ``fail``.
-    :ivar harm: what was found, by its kind.
-    :ivar trace: of all landings.
-    :ivar files: the rows of each file of rows that was ever there.
-    :ivar reported: the names of the parts that each run has reported, in whichever attempts.
-    :ivar loaded: the names of the parts that consumers have loaded, who remember the commit that they have
-        come to: one by the manifest, and one with ``since``.
+    :param unconditional: whether the storage lets existing files be created again.
+    :ivar on_reset: option of the runs; the source is emptied unless it is ``fail``.
+    :ivar harm: a description of the first harm of each kind.
+    :ivar held: the attempts that are held, with the moment at which each began.
+    :ivar trace: trace of all landings.
+    :ivar files: the rows of each part that has ever existed, landed or quarantined, by the part's name.
+    :ivar reported: the names of the parts that each run has reported, in all its attempts.
+    :ivar loaded: the names of the parts that consumers have loaded: one by the manifest, one with ``since``.
+    :ivar loaded_commit: the last commit that each consumer has loaded.
     """
 
     folder: Folder
@@ -183,19 +183,19 @@ class History:
     weights: list[int] = field(init=False)
     bad_share: float = field(init=False)
 
-    #: About how many operations an attempt has.
+    #: Approximate number of operations in an attempt.
     OPERATIONS = 40
     FORMAT = make_format()
 
     def __post_init__(self) -> None:
         self.on_reset = self.chance.choice(["fail", "append", "full", "full"])
-        # each history is of another kind: what is rare in one is not in another
+        # histories differ in kind: what is rare in one is frequent in another
         self.weights = [self.chance.choice([1, 2, 5]) for _ in self.things()]
         self.bad_share = self.chance.choice([0.1, 0.5, 1])
         self.checks = decisions.make_checks_of(self.chance, self.FORMAT)
 
     def happen(self) -> None:
-        """Let all of it happen; whatever is found, nothing is left held."""
+        """Run the whole history; whatever it finds, no attempt is left held."""
         try:
             self._happen()
         except (DestinationUnreadable, FileNotFoundError) as error:
@@ -205,7 +205,7 @@ class History:
                 held.end(kill=True)
 
     def _happen(self) -> None:
-        """Let runs land whom nothing disturbs, then things happen; at the end decisions and a run succeed."""
+        """Land undisturbed runs, then let random events happen; finally, decisions and a run must succeed."""
         for number in range(self.chance.randint(0, 3)):
             self.grow()
             self.undisturbed(self.landing(f"first {number}", 1, disturbed=False))
@@ -221,7 +221,7 @@ class History:
             self.check_end()
 
     def come_to_the_end(self) -> bool:
-        """Decide on all that waits, and land all that is left; return whether that succeeds."""
+        """Decide on all quarantined rows, and land all that is left; return whether both succeed."""
         self.source.count += 1
         if not self.decide_all(self.chance.choice(["accept", "discard"])):
             return False
@@ -235,7 +235,7 @@ class History:
         return self.found("a run is stuck", repr(outcome))
 
     def decide_all(self, verdict: Verdict) -> bool:
-        """Decide on all that waits; return whether that succeeds."""
+        """Decide on all quarantined rows; return whether that succeeds."""
         for number in itertools.count():
             if not (waiting := decisions.listed(self.folder)):
                 return True
@@ -255,11 +255,11 @@ class History:
     # What can happen.
 
     def things(self) -> list[Callable[[], None]]:
-        """Return what can happen next."""
+        """Return the events that can happen next."""
         return [self.begin, self.begin, self.go_on, self.go_on, self.grow, self.load, self.decide, self.tidy]
 
     def begin(self) -> None:
-        """Begin the next attempt of a run, or a run."""
+        """Begin the next attempt of a run, or a new run."""
         run = self.chance.choice([*self.attempts, f"run {len(self.attempts)}"])
         self.attempts[run] = attempt = self.attempts.get(run, 0) + 1
         self.hold(self.landing(run, attempt, disturbed=True), self.OPERATIONS)
@@ -285,13 +285,13 @@ class History:
         self.hold(self.decision(decider, disturbed=True), self.OPERATIONS // 2)
 
     def tidy(self) -> None:
-        """Begin to remove what nothing needs, and what is older than all that others write now."""
+        """Begin to remove unneeded files that are older than all attempts that are held."""
         began = min(self.held.values(), default=self.moment)
         age = time.time() - DAWN - began - 0.5
         self.hold(lambda place: clean(place, older_than=age), self.OPERATIONS // 2)
 
     def go_on(self) -> None:
-        """Let an attempt go on that is held: to another operation, to its end; or kill it."""
+        """Let a held attempt go on to another operation or to its end, or kill it."""
         if not self.held:
             self.begin()
             return
@@ -317,7 +317,7 @@ class History:
         self.source.bad.update(number for number in added if self.chance.random() < share)
 
     def load(self) -> None:
-        """Load what has landed since the last time, as the manifest says it, and with ``since``."""
+        """Load what has landed since the last load, both by the manifest and with ``since``."""
         if MANIFEST not in self.folder.names():
             return
         manifest, since = self.folder.manifest(), self.loaded_commit
@@ -336,9 +336,9 @@ class History:
     # How it happens.
 
     def hold(self, work: Work, most: int) -> None:
-        """Let something begin, and hold it at some operation.
+        """Begin an attempt, and hold it at a random operation.
 
-        :param most: how many operations it comes to, about.
+        :param most: the last operation at which to hold it: about as many as it has.
         """
         place = self.folder.destination
         if self.unconditional:
@@ -346,14 +346,14 @@ class History:
         self.keep(Held(work, place, self.chance.randint(1, most)), self.moment)
 
     def keep(self, held: Held, began: int) -> None:
-        """Keep what is held; see how it has ended otherwise."""
+        """Keep an attempt that is held, or see how it has ended."""
         if held.met:
             self.held[held] = began
         else:
             self.end(held)
 
     def taken(self) -> tuple[Held, int]:
-        """Take one of those that are held, and return it with the moment at which it has begun."""
+        """Remove a random held attempt, and return it with the moment at which it began."""
         held = self.chance.choice([*self.held])
         return held, self.held.pop(held)
 
@@ -365,7 +365,7 @@ class History:
         return self.ended(outcome_of(work, self.folder.destination))
 
     def ended(self, outcome: object) -> object:
-        """See how an attempt has ended."""
+        """Note an unexpected end as harm, and return the outcome."""
         if isinstance(outcome, BaseException) and not isinstance(outcome, ENDS):
             self.found(type(outcome).__name__, outcome)
         return outcome
@@ -381,7 +381,7 @@ class History:
         return {**own, **self.runs[run]}
 
     def landing(self, run: str, attempt: int, *, disturbed: bool) -> Work:
-        """Return an attempt that lands and reports; if it is disturbed, steps of it may fail."""
+        """Return an attempt that lands and reports; if it is disturbed, some of its steps may fail."""
         fails = functools.partial(self.happens, disturbed)
         lost = self.chance.randint(1, 8) if fails(0.2) else 0
         marks, mark_fails, report_fails = fails(0.4), fails(0.3), fails(0.2)
@@ -411,7 +411,7 @@ class History:
         return disturbed and self.chance.random() < likelihood
 
     def decision(self, decider: Decider, *, disturbed: bool) -> Work:
-        """Return an attempt to decide; if it is disturbed, the answer of a change may be lost."""
+        """Return an attempt to decide; if it is disturbed, the response to a change may be lost."""
         lost = self.chance.randint(1, 6) if self.happens(disturbed, 0.2) else 0
         failure = self.chance.choice(list(LOST))
 
@@ -431,13 +431,13 @@ class History:
         return work
 
     def decided_by(self, decider: Decider) -> list[dict[str, Any]]:
-        """Return the commits of a decider that are there."""
+        """Return the commits that a decider has made."""
         return [commit for commit in self.folder.commits() if commit.get("by") == decider.name]
 
     # What must hold.
 
     def check(self) -> None:
-        """Look at all that is there, if anything has changed, and let a moment pass."""
+        """Let a moment pass, and check the folder if any file has changed."""
         self.moment += 1
         if not self.has_changed():
             return
@@ -452,12 +452,12 @@ class History:
         self.check_loads(ledger)
 
     def check_files(self, ledger: Ledger) -> None:
-        """Every file that is listed as landed or waiting is there and whole, and no name has had others."""
+        """Every landed or quarantined part exists and is whole, and no name is used for two files."""
         traces = (self.trace, *(decider.trace for decider in self.deciders))
         if twice := repeated(name for trace in traces for name in trace.uploaded):
             self.found("a name was used again", twice)
         for name in self.folder.parts() - self.files.keys() - ledger.needed():
-            # it may be discarded, and gone, by the next time
+            # it may be discarded and deleted before the next check
             self.files[name] = decisions.rows_in(name, self.folder.read(name))
         for name in ledger.needed():
             part = ledger.parts[name]
@@ -475,7 +475,7 @@ class History:
                 self.found("a file has other rows", name)
 
     def check_rows(self, ledger: Ledger) -> None:
-        """Within a reading of the source, each row is landed, waits, or was discarded, once."""
+        """Within a reading of the source, each row is landed, quarantined or discarded, once."""
         names = [*ledger.landed, *ledger.names_waiting(), *ledger.discarded]
         rows = [(reading, row) for reading, name in names for row in self.files.get(name, ())]
         if twice := repeated(rows):
@@ -490,7 +490,7 @@ class History:
                 self.found("other rows were accepted than have waited", (before, after))
 
     def check_waiting(self, ledger: Ledger) -> None:
-        """All that waits is listed, until a decision."""
+        """Quarantined rows, and no others, are listed until a decision."""
         listed = {rows.commit for rows in decisions.listed(self.folder)} - {None}
         if gone := ledger.waiting.keys() - listed:
             self.found("rows that wait are not listed", gone)
@@ -498,14 +498,14 @@ class History:
             self.found("rows are listed that do not wait", listed)
 
     def check_decisions(self, ledger: Ledger) -> None:
-        """Each decider has decided once at most."""
+        """Each decider has decided at most once."""
         for decider in self.deciders:
             own = self.decided_by(decider)
             if len(own) > 1:
                 self.found("a decider has decided twice", [commit["number"] for commit in own])
 
     def check_deletions(self, ledger: Ledger) -> None:
-        """No landing deletes a file that a commit names, and a decision only what it has discarded."""
+        """A landing deletes no file that a commit names; a decision deletes only what it has discarded."""
         if gone := ledger.parts.keys() & {*self.trace.deleted}:
             self.found("a landing has deleted a file of a commit", gone)
         for decider in self.deciders:
@@ -528,14 +528,14 @@ class History:
                 self.found(f"a consumer by {consumer} has got rows twice", twice)
 
     def check_mark(self) -> None:
-        """What is marked is landed or discarded, to the last row of the source, and nothing of it waits."""
+        """At a mark, each row of the source is landed or discarded, and none is quarantined."""
         self.check_files(ledger := Ledger(self.folder.commits()))
         done = [name for reading, name in (*ledger.landed, *ledger.discarded) if reading == ledger.reading]
         if missing := {*self.source.rows()} - {*self.rows_of(done)}:
             self.found("a mark comes before rows", missing)
 
     def check_end(self) -> None:
-        """All rows are there, for readers and consumers, and nothing else once it is cleaned up."""
+        """Readers and consumers get all rows, and after cleaning no other files are left."""
         ledger = Ledger(self.folder.commits())
         done = [name for reading, name in (*ledger.landed, *ledger.discarded) if reading == ledger.reading]
         if sorted(self.rows_of(done)) != self.source.rows():
@@ -560,7 +560,7 @@ class History:
             self.found("readers find other rows", rows)
 
     def check_nothing_is_left(self, ledger: Ledger) -> None:
-        """Exactly the files that are needed are there."""
+        """Exactly the needed files exist."""
         names = {name for name in self.folder.names() if not name.startswith("_commits/")}
         if names != ledger.needed() | {MANIFEST}:
             self.found("other files are left than are needed", names ^ (ledger.needed() | {MANIFEST}))
@@ -570,7 +570,7 @@ class History:
         return [row for name in names for row in self.files.get(name, ())]
 
     def has_changed(self) -> bool:
-        """Return whether files have come, gone or been written since the last moment; date those."""
+        """Return whether files were added, deleted or written since the last check; date the written ones."""
         names, before = self.folder.names(), self.names
         # a table's library removes old entries of its log
         paths = [Path(self.folder.root, name) for name in names if not name.startswith("_delta_log/")]
@@ -582,7 +582,7 @@ class History:
 
 
 class TableHistory(History):
-    """What happens to a table; others compact it meanwhile."""
+    """Events that happen to a table, which others also compact."""
 
     folder: Table
     OPERATIONS = 60
@@ -604,7 +604,7 @@ class TableHistory(History):
             self.found("readers find other rows", found)
 
     def check_nothing_is_left(self, ledger: Ledger) -> None:
-        """The files of older versions are the table's own."""
+        """No file is left in our own folders; data files of older versions belong to the table."""
         own = {name for name in self.folder.names() if name.startswith(("_staged/", "_quarantine/"))}
         if left := own - ledger.needed():
             self.found("other files are left than are needed", left)
@@ -613,7 +613,7 @@ class TableHistory(History):
 def harms(
     folder: Path, kind: str, numbers: Iterable[int], *, unconditional: bool = False
 ) -> Iterator[dict[str, str]]:
-    """Let histories happen in folders or tables that are not there yet, and yield what harm each does."""
+    """Run histories in new folders or tables, and yield the harm that each one finds."""
     places = functools.partial(Folder.new, local(folder)) if kind == "folder" else tables_in(folder, kind)
     history_of = History if kind == "folder" else TableHistory
     for number in numbers:

@@ -190,7 +190,7 @@ class TestReset:
         task.land()
         task.control.clear_requests()
 
-        # rows have come in before those that were landed last
+        # as if rows had been inserted before those that landed last
         more = functools.partial(map, lambda page: replace(page, total=page.total + 5))
         with pytest.raises(SourceReset, match="305 rows now, and 300 have landed"):
             task.land(run=OTHER_RUN, read=more)
@@ -328,7 +328,7 @@ class TestMark:
         assert task.folder.manifest()["exported_at"] is None
 
     def check_what_comes_after_a_reset(self, task: Task, old: list[dict[str, Any]]) -> None:
-        """What had landed stays, and a retry handles the new rows by `on_reset` before it marks."""
+        """Check that landed rows stay, and a retry handles the new rows by `on_reset` before it marks."""
         assert task.folder.rows() == old
         assert task.folder.manifest()["exported_at"] is None
         if old:
@@ -346,7 +346,7 @@ class TestWhatOthersCommitMeanwhile:
         [("landed", True), ("accepted", False), ("landed, and others quarantined", True)],
     )
     def test_a_run_cleared_late_lands_no_other_rows(self, runs: Runs, rows: str, is_known: bool) -> None:
-        """After more than the manifest has records of."""
+        """It is cleared after more other runs than the manifest has records of."""
         began = pendulum.now("UTC") if is_known else None
         bad: dict[str, Any] = {"checks": {"rows": {"min": 9}}, "on_failed_checks": "quarantine"}
         if rows == "accepted":
@@ -369,14 +369,14 @@ class TestWhatOthersCommitMeanwhile:
         assert [part.rows for part in landed.new] == [1]
         assert landed.new[0].name == runs.folder.manifest()["parts"][0]["name"]
         assert runs.folder.contents() == before
-        # and one whose rows wait, which has no record, after as many
+        # the same for a run whose rows are quarantined, of which the manifest has no record
         runs.land([], **bad)
         before = runs.folder.contents()
         assert runs.again(run_began=began, **bad).new == ()
         assert runs.folder.contents() == before
 
-    def test_rows_that_another_run_quarantined_are_read_again(self, runs: Runs) -> None:
-        """It begins with the first row, as the rows of a source that was reset would."""
+    def test_rows_another_run_quarantined_do_not_land_again(self, runs: Runs) -> None:
+        """They begin with the first row of the source, as rows after a reset would."""
         options: dict[str, Any] = {"on_reset": "append", "max_part_bytes": 1}
         with pytest.raises(Crash):
             runs.land(goods(300), read=crashing_at(3), **options)
@@ -388,7 +388,7 @@ class TestWhatOthersCommitMeanwhile:
 
     @pytest.mark.parametrize("by", ["accept", "discard", "mark"])
     def test_a_long_read_goes_on_after_a_decision_or_a_mark(self, runs: Runs, by: str) -> None:
-        """None of its pages is read again but the last one, and the first, by which it knows the source."""
+        """It reads no page again except the last one, and the first, by which it recognizes the source."""
         if by == "mark":
             runs.land(goods(100))
         else:
@@ -422,7 +422,7 @@ AllRows = list[dict[str, Any]]
 class Refilled:
     """A source that was landed, emptied and filled again.
 
-    :ivar asked: the cursors with which rows were asked for.
+    :ivar asked: the cursors of the requests for rows.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -432,7 +432,7 @@ class Refilled:
         self.rows = self._runs.rows
 
     def refill(self, name: str, rows: int = 2 * PAGE) -> AllRows:
-        """Have it give other rows from now on, and return these."""
+        """Replace the rows of the source, and return the new ones."""
         self.rows[:] = [{name: number} for number in range(rows)]
         return list(self.rows)
 
@@ -440,7 +440,7 @@ class Refilled:
         self.rows += [{name: number} for number in range(len(self.rows), len(self.rows) + rows)]
 
     def land(self, run: str, on_reset: str = "append", **options: Any) -> Manifest:
-        """Land them, each page as a part."""
+        """Land the rows of the source, with one part for each page."""
         self.asked.clear()
         named = replace(RUN, run_id=run)
         return self._runs.again(run=named, fetch=self._page, on_reset=on_reset, **options).manifest
@@ -510,7 +510,7 @@ class TestAppend:
 
 class TestInterrupted:
     def interrupted(self, source: Refilled, on_reset: str) -> tuple[AllRows, AllRows]:
-        """Return rows that have landed, and others; of five pages of these, run r2 has read three."""
+        """Return the landed rows, and new ones, of whose five pages run r2 has read three."""
         old = source.refill("old")
         source.land("r1")
         new = source.refill("new", 5 * PAGE)
@@ -596,12 +596,12 @@ TASK = "0f6a1f7e-AAAA"
 
 
 def at(host: str | None, task: str = TASK) -> Source:
-    """Return a task of the service at a host, None for one that is not known."""
+    """Return a collection task at a host; None if the host is not known."""
     return Source(collection_task_id=task, host=host)
 
 
 class TestHosts:
-    """A task of the same id at another service is another task."""
+    """A task with the same id at another service is another task."""
 
     @pytest.mark.parametrize("options", [{}, {"on_reset": "full"}, OVERWRITE])
     def test_a_task_of_another_service_is_refused(self, source: Refilled, options: dict[str, Any]) -> None:
@@ -635,15 +635,15 @@ class TestHosts:
 
 @dataclasses.dataclass
 class Late:
-    """A landing of a task with 300 rows in a batch, and 40 of a run that has finished but shows them later.
+    """A landing of a task with a batch of 300 rows, and a finished run whose 40 rows are shown late.
 
-    :param slept: the waits that are expected.
+    :param slept: the expected waits, in seconds.
     :param rows: how many rows are landed in the end.
     :param shown_after: seconds until the 40 are shown.
     :param has_landed: whether the 300 are landed already.
-    :param grown: rows that it has got at once instead of the 40.
-    :param delay: seconds that the landing waits at most.
-    :param began: how many seconds ago the work on several sources began.
+    :param grown: number of rows that are shown at once, instead of the 40.
+    :param delay: maximum wait of the landing, in seconds.
+    :param began: how many seconds ago the work on several sources began; None for a single source.
     """
 
     slept: list[float]
@@ -707,7 +707,7 @@ def test_rows_that_are_shown_late_are_waited_for(
     assert exported == (case.rows if case.marks else 0)
 
 
-#: The waits for an empty source and the lines about them, by the seconds to wait at most.
+#: The waits for an empty source and the log lines about them, by the maximum wait; all in seconds.
 WAITS: dict[int, tuple[list[float], list[str]]] = {
     0: ([], []),
     1: ([1], []),

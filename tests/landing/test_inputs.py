@@ -56,7 +56,7 @@ def missing(landed: Landed) -> list[str] | None:
 
 
 class Shop(Runs):
-    """Landings of a task whose loop has some inputs; what has failed lands with a warning."""
+    """Landings of a task whose loop has some inputs; failed checks only warn."""
 
     def __init__(self, folder: Any, *items: str, **options: Any) -> None:
         super().__init__(folder, **{"on_failed_checks": "warn", **options})
@@ -71,7 +71,7 @@ class Shop(Runs):
         return self.loops
 
     def second(self, *inputs: str, task_id: str = "again", checks: Any = CHECK, **options: Any) -> Landed:
-        """Land rows by another task of the DAG run in which rows have landed last."""
+        """Land rows by another task of the latest DAG run."""
         self.rows += rows(*inputs)
         run = Run(dag_id="d", task_id=task_id, run_id=f"run {self._number}")
         return self.again(checks, run=run, **options)
@@ -261,7 +261,7 @@ class TestVerdict:
 
 
 class TestSeveralLandingsOfADagRun:
-    """A run collects again only what was missing; the verdict is of both landings."""
+    """A second task collects only the missing inputs again; the verdict is about both landings."""
 
     @pytest.fixture
     def half(self, shop: Shop) -> Shop:

@@ -1,6 +1,6 @@
 """Two landings that meet in a folder: one is held at each of its operations in turn, while the other runs.
 
-Whatever they do, both end well, commits and manifest have the exact rows, and the next run brings all.
+Whatever they do, both end well, commits and manifest have the exact rows, and the next run lands the rest.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ pytestmark = [
     pytest.mark.usefixtures("each_part_is_staged"),
 ]
 
-#: Of this many operations a landing is held at one; a server takes too long for all of them.
+#: A landing is held at one in so many operations; on a server, all of them would take too long.
 STRIDE, STRIDE_ON_SERVERS = (1, 5) if ALL_HISTORIES else (20, 20)
-#: What a landing does. Run r1 has landed half of the rows where anything is landed.
+#: Kinds of landing, and their options. If rows have landed before, run r1 has landed ``LANDED_BEFORE`` rows.
 KINDS: dict[str, dict[str, Any]] = {
     "retry": {"run": "r1", "mode": "incremental"},
     "retry that marks": {"run": "r1", "mode": "incremental", "marks": True},
@@ -65,16 +65,16 @@ KINDS: dict[str, dict[str, Any]] = {
     "next that marks": {"mode": "incremental", "marks": True},
     "overwrite": {"mode": "full", "if_exists": "overwrite"},
 }
-HALF, ALL = 10, 25
+LANDED_BEFORE, ALL = 10, 25
 
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """What is in the folder before.
+    """What the folder holds before the two landings.
 
-    :param landed: rows that run r1 has landed.
-    :param killed_at: the operation at which a first attempt of run a was killed, if there was one.
-    :param kind: what that attempt did.
+    :param landed: number of rows that run r1 has landed.
+    :param killed_at: operation at which a first attempt of run a was killed; None if there was no attempt.
+    :param kind: kind of that attempt.
     """
 
     landed: int
@@ -86,12 +86,12 @@ STATES = {
     "nothing": State(0),
     "a first landing that was killed": State(0, ("create", "00000001.json")),
     "a first commit that nothing shows": State(0, ("write", MANIFEST)),
-    "a commit": State(HALF),
-    "a landing that was killed": State(HALF, ("create", "00000002.json")),
-    "an overwriting that was killed": State(HALF, ("create", "00000002.json"), "overwrite"),
-    "a commit that nothing shows": State(HALF, ("write", MANIFEST)),
-    "an overwriting that nothing shows": State(HALF, ("write", MANIFEST), "overwrite"),
-    "a commit that is not marked": State(HALF, ("create", "00000003.json"), "next that marks"),
+    "a commit": State(LANDED_BEFORE),
+    "a landing that was killed": State(LANDED_BEFORE, ("create", "00000002.json")),
+    "an overwriting that was killed": State(LANDED_BEFORE, ("create", "00000002.json"), "overwrite"),
+    "a commit that nothing shows": State(LANDED_BEFORE, ("write", MANIFEST)),
+    "an overwriting that nothing shows": State(LANDED_BEFORE, ("write", MANIFEST), "overwrite"),
+    "a commit that is not marked": State(LANDED_BEFORE, ("create", "00000003.json"), "next that marks"),
 }
 
 
@@ -118,9 +118,9 @@ class Case:
         return folder
 
     def check(self, folder: Folder, *ended: tuple[str, str, object]) -> None:
-        """What a reader gets is exact; the next run brings what is missing, and nothing needless is left.
+        """Check that readers get exact rows, the next run lands the rest, and no other files are left.
 
-        :param ended: what landings did, for which runs, and how they have ended.
+        :param ended: kind, run and outcome of each landing.
         """
         whole = any(isinstance(outcome, Landed) and kind != "retry" for kind, _, outcome in ended)
         before = [] if whole else [self._before]
@@ -139,7 +139,7 @@ class Case:
 
     @staticmethod
     def check_retry(folder: Folder, kind: str, run: str, outcome: Landed | Crash) -> None:
-        """However a run has ended: the result of a retry is what it has landed and nobody has replaced."""
+        """However the run ended, a retry must report the parts that it has landed and nobody has replaced."""
 
         def own() -> set[str]:
             name = KINDS[kind].get("run", run)
@@ -166,9 +166,9 @@ class Case:
 
 
 def landing_of(kind: str, run: str) -> Callable[[Destination], Landed]:
-    """Return what lands all rows.
+    """Return a function that lands all rows.
 
-    :param kind: one of :data:`KINDS`; a retry belongs to a run of its own.
+    :param kind: one of :data:`KINDS`; a retry always belongs to run r1.
     """
     options = {"run": run, **KINDS[kind]}
     marks = options.pop("marks", False)
@@ -176,7 +176,7 @@ def landing_of(kind: str, run: str) -> Callable[[Destination], Landed]:
     def land(folder: Destination) -> Landed:
         def mark() -> None:
             step(folder, "mark")
-            # it covers all rows of the source
+            # a mark covers all rows of the source
             assert Folder(folder.fs, folder.root).committed_rows() == true_rows(ALL)
 
         return land_all(folder, **options, mark=mark if marks else None)
@@ -190,7 +190,7 @@ def land_all(folder: Destination, run: str, **options: Any) -> Landed:
 
 
 PAIRS = list(itertools.product(KINDS, repeat=2))
-#: Storages and states: a server takes too long for all of them.
+#: Storages and states; on a server, all states would take too long.
 PLACES = [("disk", state) for state in STATES]
 if ALL_HISTORIES:
     PLACES += [(kind, "a commit") for kind in SERVERS]
@@ -218,7 +218,7 @@ def test_two_landings_that_meet_do_each_other_no_harm(
 
 
 def operations(state: str, first: str, second: str, stride: int) -> Iterator[tuple[int, bool]]:
-    """Yield the operations to hold a landing at, one of ``stride``, and whether it is killed there."""
+    """Yield the operations at which to hold a landing, one in ``stride``, and whether to kill it there."""
     chance = chance_of(f"{state} {first} {second}")
     for operation in itertools.count(chance.randint(1, stride), stride):
         for is_killed in (False, True) if ALL_HISTORIES else (chance.random() < 0.5,):
@@ -227,12 +227,12 @@ def operations(state: str, first: str, second: str, stride: int) -> Iterator[tup
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """A folder that is not there yet."""
+    """A folder that does not exist yet."""
     return Folder.new(local(tmp_path))
 
 
 class LosingCommit(Losing):
-    """A storage of which the answer of a commit is lost."""
+    """A storage that loses the response to a commit."""
 
     def done(self, operation: str, path: str) -> None:
         if "/_commits/" in path:
@@ -245,7 +245,7 @@ def names(parts: Iterable[Part]) -> list[str]:
 
 
 class TestRunsThatMeet:
-    """What runs say that they have landed, whatever has landed between their attempts."""
+    """What runs report as landed, whatever others land between their attempts."""
 
     def test_the_log_says_how_to_avoid_reading_in_vain(
         self, folder: Folder, caplog: pytest.LogCaptureFixture
@@ -284,7 +284,7 @@ class TestRunsThatMeet:
         assert (sum(part.rows for part in retry.new), retry.committed) == (ALL, ())
 
     def test_pages_read_ahead_are_dropped_after_another_commit(self, folder: Folder) -> None:
-        rows, ahead = Rows(HALF + 2), dict[int, DataPage]()
+        rows, ahead = Rows(LANDED_BEFORE + 2), dict[int, DataPage]()
 
         def land(place: Destination) -> Landed:
             slow = job(rows, place, "r1", mode="incremental", on_reset="full")
@@ -294,13 +294,13 @@ class TestRunsThatMeet:
         run_job(job(Rows(PAGE), folder.destination, "r0", mode="incremental"))
         held = Held(land, folder.destination, ("create", "00000002.json"))
         assert held.met
-        # the page that this run lands last is one that the other knows already
-        rows.count = HALF + PAGE
+        # the last page that this run lands is one that the other has already read
+        rows.count = LANDED_BEFORE + PAGE
         run_job(job(rows, folder.destination, "r2", mode="incremental"))
         late = held.end()
         assert isinstance(late, Landed)
         assert late.new == ()
-        assert folder.rows() == true_rows(HALF + PAGE)
+        assert folder.rows() == true_rows(LANDED_BEFORE + PAGE)
 
     @pytest.mark.by_day(1)
     @pytest.mark.parametrize("kill", [True, False], ids=["killed", "given up"])
@@ -344,7 +344,7 @@ class TestRunsThatMeet:
 @pytest.fixture
 def land(land_job: Landing, connect: Callable[..., Client], sandbox: Sandbox) -> Landing:
     """Lands a task with 300 rows, in three parts and with a mark."""
-    # no page is on its way already when a landing is stopped, however slow the machine is
+    # so that no page is under way when a landing is stopped, however slow the machine is
     client = connect(timing=ClientTiming(slow_response=math.inf))
     task = sandbox.control.add_task(lots=[300])["task_id"]
 
@@ -392,12 +392,12 @@ def test_a_stopped_landing_commits_nothing_and_its_retry_lands(
         stop.set()
         ends.append(held.end())
         assert len(sandbox.control.requests()) == sent
-        # a write that is under way is not recalled
+        # a commit that is under way cannot be recalled
         if held.met[0] != "create":
             assert folder.commits() == committed
         assert land(folder.destination).manifest.exported_at
         assert len(folder.rows()) == 300
-    # after the last commit, there is only what is to be shown and deleted
+    # after the last commit, only the manifest is written and files are deleted
     kinds = [kind for kind, _ in itertools.groupby(ends, type)]
     assert kinds == [Stopped, Landed]
 

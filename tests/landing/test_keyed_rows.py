@@ -42,7 +42,7 @@ TYPED = {
 
 
 def day(number: int) -> datetime.datetime:
-    """Return the time at which everything of a day is landed."""
+    """Return the time at which all rows of a day land."""
     return datetime.datetime(2026, 1, number, 12, tzinfo=datetime.UTC)
 
 
@@ -51,10 +51,10 @@ def run_of(number: int) -> Run:
 
 
 class Shop:
-    """A landing that gets the rows of a day after those of the days before.
+    """A landing to which each day adds rows.
 
-    :param folder: where it is; None for one in memory.
-    :param options: of the format of its parts.
+    :param folder: its folder; None for one in memory.
+    :param options: options of the format of its parts.
     """
 
     def __init__(self, folder: Folder | None = None, **options: Any) -> None:
@@ -66,7 +66,7 @@ class Shop:
     def land(self, number: int, rows: list[Any], of: int | None = None, **options: Any) -> LandedData:
         """Land the rows of a day, in parts of two rows, and read the landing.
 
-        :param of: the day whose run lands them, if it is another.
+        :param of: the day whose run lands them; None for the same day.
         """
         self.rows += rows
         with time_machine.travel(day(number), tick=False):
@@ -74,11 +74,11 @@ class Shop:
         return self.folder.landed()
 
     def changes(self, since: Any, **options: Any) -> list[dict[str, Any]]:
-        """Return what has changed, by the URL."""
+        """Return the changes, with the URL as the key."""
         return dicts(self.folder.landed().changes("url", since, **options))
 
     def history(self, **options: Any) -> list[dict[str, Any]]:
-        """Return all periods, by the URL."""
+        """Return all periods, with the URL as the key."""
         return dicts(self.folder.landed().history("url", **options))
 
 
@@ -328,7 +328,7 @@ class TestColumns:
 
 
 class Endless(LandedData):
-    """A landing of rows without end, which says when DuckDB works on them."""
+    """A landing with rows without end; ``begun`` is set once DuckDB works on them."""
 
     begun: ClassVar = threading.Event()
 
@@ -347,9 +347,9 @@ def test_an_interrupt_is_raised_while_duckdb_works() -> None:
 
 
 class Watched(LandedData):
-    """A landing that is asked.
+    """A landing that measures memory.
 
-    :ivar most: the bytes that Arrow held at most when a part was begun.
+    :ivar most: the maximum of the bytes that Arrow held when a part was begun.
     """
 
     most = 0
@@ -380,10 +380,10 @@ def test_the_rows_are_never_in_memory_together(ask: Callable[[LandedData], DuckD
 
 
 class Plain:
-    """What the methods are to return, by plain Python: tuples of values.
+    """The expected results of the methods, computed in plain Python as tuples of values.
 
-    :param rows: of the landing, with the day on which each has landed.
-    :param key: places of the key's columns.
+    :param rows: rows of the landing, with the day on which each has landed.
+    :param key: indexes of the key's columns.
     """
 
     def __init__(self, rows: list[tuple[tuple[Any, ...], int]], key: Sequence[int]) -> None:
@@ -462,23 +462,23 @@ def test_all_three_return_what_plain_python_finds(landing: tuple[Shop, int], dat
         assert landed.changes(key, moment, connection).fetchall() == plain.changes(since)
 
 
-#: More rows than any run has.
+#: Checks that require more rows than any run has.
 FAILING = {"rows": {"min": 100}}
 
 
 class Days(Shop):
-    """A shop each of whose days has a run that collects everything."""
+    """A shop with a run each day that collects everything."""
 
     def collect(self, number: int, urls: str, price: str = "1.00", **options: Any) -> LandedData:
-        """Land an offer for each letter; without options they pass their checks."""
+        """Land an offer for each letter of ``urls``; without options, there are no checks."""
         return self.land(number, [offer(url, price) for url in urls], **options)
 
     def read_on(self, number: int, urls: str, of: int, **options: Any) -> None:
-        """Let the run of another day land rows that have come before it marks."""
+        """Let the run of the day ``of`` land rows that came before its mark."""
         self.land(number, [*map(offer, urls)], of, mark=nothing, **options)
 
     def decide(self, number: int, decision: str, of: int) -> None:
-        """Accept or discard the rows of the run of another day."""
+        """Accept or discard the rows of the run of the day ``of``."""
         with time_machine.travel(day(number), tick=False):
             getattr(review, decision)(self.folder.location, run_of(of).run_id)
 
@@ -488,14 +488,14 @@ WARNED: dict[str, Any] = {"checks": FAILING, "on_failed_checks": "warn"}
 
 
 def told(landed: LandedData, since: Any) -> list[tuple[Any, ...]]:
-    """Return of each change the URL, the price, the change and the day."""
+    """Return the URL, the price, the kind and the day of each change."""
     changes = landed.changes("url", since, whole_runs=True).fetchall()
     return [(*row[:3], row[3].day) for row in changes]
 
 
 @pytest.fixture
 def days() -> Days:
-    """On the first day there are a, b and c."""
+    """A shop that has the offers a, b and c on the first day."""
     days = Days()
     days.collect(1, "abc")
     return days
@@ -575,10 +575,10 @@ Offers = list[tuple[str, str]]
 
 
 class History:
-    """Days of a shop, and by plain Python what is to be told of them.
+    """Days of a shop, and the expected changes, computed in plain Python.
 
-    :ivar rows: in the order of the landing.
-    :ivar whole: the days on which whole runs have landed, by those of the runs.
+    :ivar rows: the landed rows, in the order of the landing.
+    :ivar whole: the day on which each whole run landed last, by the day of the run.
     """
 
     def __init__(self) -> None:
@@ -590,8 +590,8 @@ class History:
     def run(self, number: int, how: str, offers: Offers) -> None:
         """Land what a run has collected.
 
-        Its last row is of no other run: a source that was emptied and has equal rows again cannot be told
-        from one that has nothing new.
+        Its last row occurs in no other run: otherwise a source that was emptied and has the same rows again
+        could not be told from one that has nothing new.
         """
         options: dict[str, Any] = {"warned": WARNED, "quarantined": QUARANTINED}.get(how, {})
         offers = [*offers, (" ", str(number))]
@@ -609,7 +609,7 @@ class History:
             self._land(number, number, offers, is_whole=how != "warned")
 
     def decide(self, number: int, decision: str, of: int) -> None:
-        """Accept or discard what is quarantined of a run."""
+        """Accept or discard the quarantined rows of a run."""
         self.days.decide(number, decision, of)
         offers = self.waiting.pop(of)
         if decision == "accept":
@@ -621,7 +621,7 @@ class History:
             self.whole[read] = number
 
     def told(self, since: int) -> list[tuple[Any, ...]]:
-        """Return what is to be told of the days after one."""
+        """Return the changes that are expected after the day ``since``."""
         rows = [row for row in self.rows if row.url.strip()]
 
         def there(first: int, until: int) -> dict[str, Row]:

@@ -1,4 +1,4 @@
-"""Where a landing is: what a text may be, and what it says."""
+"""Locations of landings: which texts are valid, and what they mean."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def test_a_connection_is_in_the_text_or_beside_it() -> None:
     assert beside.uri == Location.parse("destination", "s3://c@b/p", conn_id="c").uri == "s3://c@b/p"
     with pytest.raises(InvalidArgument, match="is 'd'; s3://c@b/p names another"):
         Location.parse("destination", "s3://c@b/p", conn_id="d")
-    # Azure's own form, whose container is no connection
+    # in Azure's own form, the container before the @ is no connection
     azure = Location.parse("destination", "abfss://box@account.dfs.core.windows.net/p")
     assert azure.conn_id is None
-    # a path on this machine has none
+    # a path on this machine has no connection
     assert Location.parse("destination", "/data/a", conn_id="storage").uri == "/data/a"
 
 

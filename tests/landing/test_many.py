@@ -1,4 +1,4 @@
-"""Several landings at once: who hears of what, and what is left running when the caller is interrupted."""
+"""Several landings at once: which errors are raised, and what is left running after an interruption."""
 
 from __future__ import annotations
 

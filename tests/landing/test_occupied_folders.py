@@ -1,4 +1,4 @@
-"""What a landing does with what is in its folder already: it is kept, skipped, overwritten or refused."""
+"""Landings in folders that hold files already: they are kept, skipped, overwritten or refused."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class TestRealStorages:
 
     @pytest.fixture
     def folder(self, storage: Storage) -> Folder:
-        """A folder that is not there yet."""
+        """A folder that does not exist yet."""
         return Folder.new(storage)
 
     @pytest.mark.by_day(4)

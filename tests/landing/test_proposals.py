@@ -1,4 +1,4 @@
-"""Types that are proposed for texts: right in five languages, or none, with what they could mean."""
+"""Proposed types for texts: the right one in five languages, or none and the possible readings."""
 
 # ruff: noqa: RUF001  # the characters are meant
 
@@ -17,7 +17,7 @@ from tests.landing.conftest import Folder
 from tests.storages import local
 
 MONEY = {"type": "decimal(18,2)", "currency": True}
-#: Columns of ten sites in five languages: their texts, and the type that these have in one reading.
+#: Columns of ten sites in five languages: their texts, and the only type that fits these; None for no type.
 SITES: dict[str, dict[str, tuple[list[str], Any]]] = {
     "a German shop": {
         "price": (["22,90 €", "ab 1.299,00 €", "9,99 €"], {**MONEY, "decimal": ",", "thousands": "."}),

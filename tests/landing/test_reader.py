@@ -1,4 +1,4 @@
-"""Landings read back with `read_landing`: rows, tables, and what it says of landings that are damaged."""
+"""Landings read back with `read_landing`: rows, tables, and errors about damaged landings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.storages import local
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 
-#: Texts that trip readers up, and values that are no texts.
+#: Rows with texts that trip readers up, and with values that are not texts.
 ODD_ROWS: list[dict[str, Any]] = [
     {"a": 'say "hi",\n\nthen go', "b": "", "c": None},
     {"a": "x\r\ny,", "b": '"', "c": 1.50, "d": ["é", {"k": None}]},
@@ -72,7 +72,7 @@ class TestEveryFormat:
     def test_odd_texts_nulls_and_values_that_are_no_texts_come_back(
         self, landing: Landed, folder: Folder, options: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        # every row is cut
+        # every row is read in several chunks
         monkeypatch.setattr(reading, "_CHUNK_BYTES", 7)
         pages = [page(ODD_ROWS[:2], 0, 5), page(ODD_ROWS[2:], 2, 5)]
         landing("t", fetch=listed(pages), file_format=make_format(**options), max_part_bytes=1)
@@ -162,7 +162,7 @@ def test_first_rows_read_little_of_a_part(landing: Landed, folder: Folder, optio
     finally:
         tracemalloc.stop()
     assert [row["id"] for row in first] == ["0", "1", "2", "3", "4"]
-    # of 3 MB
+    # the part has 3 MB
     assert peak < 1_000_000
 
 
@@ -177,7 +177,7 @@ def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, fil
             yield DataPage(offset=end, total=count * 1000, rest_total=count * 1000 - end, rows=list(rows))
 
     def peaks(megabytes: int) -> tuple[int, int]:
-        """Return the peaks of landing that many megabytes and of reading them."""
+        """Return the memory peaks, in bytes, of landing and of reading that many megabytes."""
         run = msgspec.structs.replace(OTHER_RUN, run_id=str(megabytes))
         fetch = in_order(big_pages(megabytes))
         tracemalloc.start()
@@ -198,7 +198,7 @@ def test_memory_does_not_grow_with_the_rows(landing: Landed, folder: Folder, fil
 
 
 def test_part_and_row_of_a_value_too_deep_are_named(landing: Landed, folder: Folder) -> None:
-    """JSON lines hold them."""
+    """JSON lines can hold such values."""
     deep = msgspec.Raw(b'{"n":%s%s}' % (b"[" * 3000, b"]" * 3000))
     rows = [*page([{"n": 1}, {"n": 2}], 0, 2).rows, deep]
     pages = [page([{"n": 0}], 0, 4), DataPage(offset=4, total=4, rest_total=0, rows=rows)]
@@ -228,11 +228,11 @@ CHOICES: list[tuple[dict[str, Any], list[int]]] = [
 
 
 class TestSomeParts:
-    """The rows of one run, and those of the commits after one."""
+    """Reads of the rows of one run, or of the commits after a given one."""
 
     @pytest.fixture(params=["csv", "delta"])
     def grown(self, request: pytest.FixtureRequest, folder: Folder, tmp_path: Path) -> LandedData:
-        """Rows of three commits: `run 3` finds nothing new, and `run 4` is cleared when there are more."""
+        """Rows of three commits: `run 3` finds nothing new, and `run 4` is cleared after one more row."""
         is_table = request.param == "delta"
         place = Table.new(local(tmp_path)) if is_table else folder
         runs = Runs(place, file_format=make_format("parquet" if is_table else "csv"))
@@ -264,7 +264,7 @@ class TestSomeParts:
         assert [run.finished_at for run in profiles] == times
 
     def test_accepted_rows_are_new_after_an_earlier_commit(self, runs: Runs) -> None:
-        """Also where they take the place of all others."""
+        """Even if they replace all others."""
         runs.land([{"n": 0}])
         runs.land([{"n": 1}], {"columns": {"a": {"filled": 1}}}, on_failed_checks="quarantine", **OVERWRITE)
         assert runs.folder.landed().uris(since=2) == []
@@ -320,7 +320,7 @@ class TestSomeParts:
     def test_a_run_whose_rows_are_accepted_late_keeps_its_others(
         self, runs: Runs, folder: Folder, kind: str
     ) -> None:
-        """After thirty other runs, the manifest knows none of its commits before the decision."""
+        """After thirty other runs, the manifest has no record of the run's commits before the decision."""
         old = [*goods(2), *goods(1, price="")]
         checks: Any = {"rows": {"max_wrong": 0.5}, "columns": {"price": {"required": True}}}
         if kind == "single rows":
@@ -340,7 +340,7 @@ class TestSomeParts:
             ("https://shop/1", "new"),
             ("https://shop/0", "new"),
         ]
-        # the same, once the manifest has lost the decision
+        # the same once the manifest has no record of the decision
         for number in range(MOST_RECORDS):
             runs.land(goods(1, price=""), FILLED, on_failed_checks="quarantine")
             discard(folder.location, by=f"{number}")
@@ -352,7 +352,7 @@ class TestSomeParts:
 class TestQuarantined:
     @pytest.fixture
     def landed(self, runs: Runs) -> LandedData:
-        """Five rows, of which the third and fourth have been set apart by commit 2."""
+        """Five rows, of which commit 2 has quarantined the third and fourth."""
         runs.land(goods(2), FILLED)
         runs.land(goods(2, price=""), FILLED, on_failed_checks="quarantine", max_part_bytes=1)
         runs.land(goods(1), FILLED)

@@ -35,7 +35,7 @@ from tests.storages import local
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
-#: Checks with which each row without a price waits by itself.
+#: Checks that quarantine single rows: those without a price.
 SINGLE: dict[str, Any] = {"rows": {"max_wrong": 1}, "columns": {"price": {"required": True}}}
 
 
@@ -46,20 +46,20 @@ def local_runs(tmp_path: Path) -> Runs:
 
 @pytest.fixture
 def quarantined(runs: Runs) -> Runs:
-    """Two good rows that are landed, and three of run 2 that have failed and are quarantined."""
+    """Two landed rows, and three rows of run 2 that have failed and are quarantined."""
     runs.land(goods(2), FILLED)
     runs.land(goods(3, price="", late="new"), FILLED, on_failed_checks="quarantine")
     return runs
 
 
-#: How a run may begin the landing again.
+#: Options with which a run begins the landing again.
 ANEW = pytest.mark.parametrize("anew", [OVERWRITE, {"on_reset": "full"}], ids=["overwrite", "on_reset"])
 
 
 class TestQuarantine:
     @pytest.mark.parametrize("on_failed_checks", ["fail", "quarantine"])
     def test_failed_rows_wait_and_the_next_run_goes_on(self, runs: Runs, on_failed_checks: str) -> None:
-        """The task fails, or does not; a retry tells the same, with the checks, and changes nothing."""
+        """The task fails or succeeds; a retry does the same, with the same checks, and changes nothing."""
         runs.land(goods(2), FILLED)
         options: dict[str, Any] = {"on_failed_checks": on_failed_checks, "max_part_bytes": 1}
         runs.rows += goods(3, price="")
@@ -99,7 +99,7 @@ class TestLandingsThatBeginAnew:
     def test_rows_that_would_replace_wait_until_accepted(
         self, runs: Runs, anew: dict[str, Any], choice: Callable[..., Any]
     ) -> None:
-        """Until then all stays, and each run begins again."""
+        """Until then the landed rows stay, and each run begins again."""
         runs.land(goods(2), FILLED)
         before = runs.folder.manifest()
         for _ in range(2):
@@ -169,7 +169,7 @@ class TestLandingsThatBeginAnew:
 
 
 class TestMarks:
-    """A retry after the commit is checked by all rows of the run, not by the new ones alone."""
+    """A retry after the commit checks all rows of the run, not only the new ones."""
 
     CHECKS: dict[str, Any] = {"rows": {"min": 3}, **FILLED}  # noqa: RUF012
 
@@ -237,7 +237,7 @@ class TestDecisions:
     def test_a_repeated_decision_decides_on_nothing_else(
         self, quarantined: Runs, choice: Callable[..., Any], named: dict[str, Any]
     ) -> None:
-        """The answer was lost, and since then other rows wait."""
+        """The response was lost, and since then other rows have been quarantined."""
         folder = quarantined.folder
         kill(lambda place: choice(place, **named, by="a"), folder.destination, ("write", "_manifest.json"))
         quarantined.land(goods(4, price=""), FILLED, on_failed_checks="quarantine")
@@ -311,15 +311,15 @@ class TestDecisions:
         assert folder.names() == folder.needed()
 
 
-# Single rows that break rules about values: they wait, with their reasons, and the others land.
+# Single rows that break rules about values: they are quarantined with their reasons, and the others land.
 
-#: Rows of a page, so that a landing has several parts.
+#: Number of rows in a page: few enough that a landing has several parts.
 PAGE = 1000
 CHECKS: dict[str, Any] = {
     "rows": {"max_wrong": 0.01},
     "columns": {"price": {"pattern": r"\d+\.\d\d"}, "city": {"values": ["Paris", "Rome"]}},
 }
-#: The same, of which more rows may be wrong.
+#: The same checks, but more rows may be wrong.
 SOME = {**CHECKS, "rows": {"max_wrong": 0.1}}
 TYPED = {"price": "decimal(10,2)"}
 
@@ -345,7 +345,7 @@ KINDS = ["jsonl", "csv", "parquet", "delta", "iceberg"]
 
 
 def shop(count: int, wrong: int) -> list[dict[str, str]]:
-    """Rows of which some are wrong: each second of these has no price, the others another city."""
+    """Return rows of which some are wrong: half of these by their price, half by their city."""
     rows = [{"n": f"{number}", "price": "1.50", "city": "Paris"} for number in range(count)]
     for index, number in enumerate(random.Random(SEED).sample(range(count), wrong)):
         rows[number] |= {"city": "Oslo"} if index % 2 else {"price": "soon"}
@@ -354,7 +354,7 @@ def shop(count: int, wrong: int) -> list[dict[str, str]]:
 
 @pytest.fixture(params=KINDS)
 def shops(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
-    """Runs that land in a folder of each format, or in a table, that is not there yet."""
+    """Runs that land in a new folder, in each file format, or in a new table, in each table format."""
     kind = request.param
     if kind in ("delta", "iceberg"):
         return Runs(tables_in(tmp_path, kind)(), file_format=make_format("parquet"))
@@ -362,7 +362,7 @@ def shops(request: pytest.FixtureRequest, tmp_path: Path) -> Runs:
 
 
 def numbers(landed: Any) -> list[int]:
-    """Return the numbers of the rows that a reader gets, in order."""
+    """Return the numbers of the rows that a reader gets, sorted."""
     return sorted(int(row["n"]) for row in landed.iter_rows())
 
 
@@ -374,7 +374,7 @@ def test_up_to_the_share_only_wrong_rows_wait(shops: Runs) -> None:
     quarantined = runs.folder.landed(quarantined=waiting.commit)
     reasons = Counter(itertools.chain(*quarantined.reasons()))
     assert reasons == {"columns.price.pattern": 50, "columns.city.values": 49}
-    # as the service has sent them
+    # wrong rows are kept as the service has sent them
     wrong = [row for row in rows if (row["price"], row["city"]) != ("1.50", "Paris")]
     assert [*quarantined.iter_rows()] == wrong
     assert sorted(numbers(runs.folder.landed()) + numbers(quarantined)) == [*range(10_000)]
@@ -402,7 +402,7 @@ def test_above_the_share_all_rows_wait(shops: Runs) -> None:
 
 @pytest.mark.parametrize("decided", [False, True], ids=["quarantined", "discarded"])
 def test_quarantined_rows_alone_are_a_landing_without_rows(shops: Runs, decided: bool) -> None:
-    """Also where the first rows that land make the table."""
+    """Even where the first rows that land create the table."""
     shops.land(shop(3, 3), CHECKS, on_failed_checks="quarantine")
     if decided:
         discard(shops.folder.location)
@@ -416,7 +416,7 @@ def test_quarantined_rows_alone_are_a_landing_without_rows(shops: Runs, decided:
 
 @pytest.mark.parametrize("first", [SOME, None], ids=["goes on", "reads again"])
 def test_a_retry_counts_all_rows_by_its_rules(local_runs: Runs, first: Any) -> None:
-    """Also what the first attempt has sorted by the same rules; by others it is read again."""
+    """It counts rows that were sorted by the same rules; after other rules, it reads all rows again."""
     rows = shop(40, 4)
     options: dict[str, Any] = {"fetch": serving(rows, 5), "max_part_bytes": 1}
     with pytest.raises(Crash):
@@ -458,7 +458,7 @@ def test_one_poisoned_row_holds_up_no_other(tmp_path: Path, raw: bytes, reason: 
 
 
 def test_accepted_rows_that_cannot_land_wait_on(tmp_path: Path) -> None:
-    """One row of a run that has failed its checks holds up none of the others."""
+    """One such row, in a run that has failed its checks, does not hold up the others."""
     runs = Runs(Folder.new(local(tmp_path)), file_format=make_format("parquet", column_types=TYPED))
     rows = shop(10, 0)
     rows[3]["price"], rows[5]["city"] = "dear", "Oslo"
@@ -479,7 +479,7 @@ def test_accepted_rows_that_cannot_land_wait_on(tmp_path: Path) -> None:
 
 
 def test_what_is_accepted_meanwhile_keeps_its_columns(tmp_path: Path) -> None:
-    """A retry reads again what it has written with other columns."""
+    """A retry reads the rows again that the first attempt has written with other columns."""
     runs = Runs(Folder.new(local(tmp_path)), file_format=make_format("csv"))
     checks, options = {**CHECKS, "rows": {"max_wrong": 0.5}}, {"max_part_bytes": 1}
     first = shop(4, 0)

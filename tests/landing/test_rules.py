@@ -1,4 +1,4 @@
-"""Rules about values: what is declared, which rows break them, and what is found then."""
+"""Rules about values: how they are declared, which rows break them, and what the checks find."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rules_of(columns: dict[str, Any], file_format: FileFormat = JSONL, max_wrong
 
 
 def raw(*rows: Any) -> list[msgspec.Raw]:
-    """Rows as the client gives them: bytes are JSON already."""
+    """Return rows as the client returns them; bytes are JSON already."""
     return [msgspec.Raw(row if isinstance(row, bytes) else json.dumps(row).encode()) for row in rows]
 
 
@@ -123,7 +123,7 @@ def text_of(value: Any) -> str:
 
 
 def oracle(checks: Checks, rows: Sequence[bytes]) -> list[tuple[str, ...]]:
-    """Return the rules that each row breaks: row by row, as slow and as plain as can be."""
+    """Return the rules that each row breaks: found row by row in the plainest way."""
     seen: set[tuple[str, str]] = set()
     found = []
     for row in rows:
@@ -243,7 +243,7 @@ def test_all_rules_that_a_row_breaks_are_named(name: str) -> None:
 
 
 DEEP = b'{"v": 1, "deep": ' + b"[" * 5000 + b"]" * 5000 + b"}"
-#: As deep as can be decoded here, but maybe not where there are more calls on the stack.
+#: Nested as deeply as can be decoded here, but maybe not with more calls on the stack.
 EDGE = b'{"v": 1, "deep": ' + b"[" * 930 + b"]" * 930 + b"}"
 LONG = b'{"v": 1, "number": ' + b"9" * 5000 + b"}"
 LIST, NULL = b'["v"]', b"null"
@@ -305,7 +305,7 @@ def test_a_row_that_cannot_be_cast_is_wrong_or_null(kind: str, good: list[Any], 
 def judged(
     declared: dict[str, Any], *rows: Any, file_format: FileFormat = JSONL, history: Sequence[Counts] = ()
 ) -> tuple[CheckOutcome, ...]:
-    """Return the outcomes of checks of rows that land."""
+    """Return the outcomes of the declared checks when the rows land."""
     checks = make_checks(declared, file_format)
     assert checks
     rules = ValueRules(checks, file_format)
@@ -372,7 +372,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {
         ],
     ),
 }
-#: What each check expects there, by its name.
+#: What each check in OUTCOMES expects, by its name.
 EXPECTED = {
     "rows.max_wrong": "at most 50 % of the rows",
     "columns.v.required": "a value in each row",
@@ -416,7 +416,7 @@ def landed(filled: int | None, rows: int = 100, *, is_cut: bool = False) -> Coun
         ([landed(80)] * 3, 0, "skipped"),
         ([landed(80)] * 4, 40, "passed"),
         ([landed(80)] * 4, 39, "failed"),
-        # a landing without rows says nothing, and one with too many columns not whether it had this one
+        # neither a landing without rows nor one with too many columns says how often the column was filled
         ([landed(80)] * 3 + [landed(None, 0), landed(None, is_cut=True)], 0, "skipped"),
         # landings without the column had it in no row
         ([landed(80)] * 2 + [landed(None)] * 3, 1, "passed"),

@@ -47,21 +47,21 @@ def storage(request: pytest.FixtureRequest, storage_of: Callable[[str], Storage]
 
 @pytest.fixture
 def folder(storage: Storage) -> Folder:
-    """A folder that is not there yet."""
+    """A folder that does not exist yet."""
     return Folder(storage.fs, storage.new_folder())
 
 
 def of_another_process(storage: Storage, folder: Folder) -> Folder:
-    """Return the same folder by a filesystem that shares no cache with the first."""
+    """Return the same folder on a filesystem that shares no cache with the first one."""
     options = {**storage.options, "skip_instance_cache": True}
     return Folder(replace(storage, options=options).fs, folder.root)
 
 
 @contextlib.contextmanager
 def fails(said: str, *, for_good: bool = True) -> Iterator[None]:
-    """Expect an error of the storage.
+    """Expect a storage error.
 
-    :param for_good: whether a retry cannot succeed.
+    :param for_good: whether the error is permanent, so that a retry cannot succeed.
     """
     with pytest.raises(StorageError, match=said) as caught:
         yield
@@ -96,7 +96,7 @@ class TestSmallFiles:
 
     def test_one_of_many_creators_succeeds(self, storage: Storage, folder: Folder) -> None:
         start = threading.Barrier(8)
-        # whether the storage respects conditions is found out before, so that all begin at once
+        # this finds out whether the storage respects conditions, so that all creators begin at once
         folder.create(MANIFEST, b"")
 
         def create(number: int) -> bytes | None:
@@ -186,7 +186,7 @@ class TestParts:
 
         with pytest.raises(EOFError, match="the source has failed"):
             write()
-        # a file object that is collected may not publish either
+        # nor may a file object publish the part when it is garbage-collected
         gc.collect()
         assert folder.files() == {}
 
@@ -206,7 +206,7 @@ class TestParts:
 REFUSED = [
     ("s3", 400, {}, b"<Error><Code>ExpiredToken</Code></Error>"),
     ("s3", 403, {}, b"<Error><Code>RequestTimeTooSkewed</Code></Error>"),
-    # gcsfs tries again itself, for half a minute
+    # gcsfs itself retries, for half a minute
     pytest.param(
         "gcs",
         401,
@@ -231,7 +231,7 @@ def test_expired_credentials_may_be_renewed(
 ) -> None:
     with relayed(storage) as (through, relay):
         if through.options.get("token") == "anon":
-            # GCS is reached without credentials else, which cannot expire
+            # otherwise GCS is reached without credentials, so none can expire
             token = GoogleCredentials("expired")  # type: ignore[no-untyped-call]
             through = replace(through, options={**through.options, "token": token})
         folder = Folder(through.fs, storage.new_folder())
@@ -240,7 +240,7 @@ def test_expired_credentials_may_be_renewed(
             folder.write(MANIFEST, b"one")
 
 
-#: With which errors file systems refuse to make a link.
+#: Errors with which file systems refuse to create a link.
 NO_LINKS = ["EACCES", "EINVAL", "EIO", "EMLINK", "ENOSYS", "ENOTSUP", "EPERM", "EXDEV"]
 
 
@@ -275,7 +275,7 @@ class TestDisk:
     def test_a_full_disk_is_named_and_may_be_mended(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch, operation: str, links: bool
     ) -> None:
-        """Nothing torn stays, also where a file is created in its place, as it cannot be linked there."""
+        """No torn file stays, even if links are refused and the file is written under its own name."""
         left = 1 if operation == "create" and not links else 0
 
         def fail(descriptor: int) -> None:
@@ -317,7 +317,7 @@ class TestDisk:
             folder.write(name, b"one")
 
     def test_a_partition_may_be_on_another_disk(self, folder: Folder, tmp_path: Path) -> None:
-        """It is a link; one that leads up is left out."""
+        """The partition is a link; a link in it that leads back up is ignored."""
         elsewhere = tmp_path / "elsewhere"
         for made in (elsewhere, Path(folder.root)):
             made.mkdir()
@@ -340,7 +340,7 @@ class TestDisk:
 
 
 def commit(folder: Folder, number: int) -> Manifest:
-    """Add a commit of that number, which is like no other."""
+    """Append a commit with this number, which differs from all others, and return the new state."""
     log = CommitLog(folder)
     state = log.read()
     assert number == (1 if state is None else state.commit + 1)
@@ -349,7 +349,7 @@ def commit(folder: Folder, number: int) -> Manifest:
 
 @pytest.mark.xdist_group("s3")
 class TestS3:
-    """And stores that claim to be S3, reached through a relay."""
+    """S3, and stores that claim to be S3, reached through a relay."""
 
     @pytest.fixture
     def s3(self, storage_of: Callable[[str], Storage]) -> Storage:
@@ -357,7 +357,7 @@ class TestS3:
 
     @pytest.fixture(autouse=True)
     def forgotten(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What other tests have found out and said is forgotten: a relay may be given the port of another."""
+        """Forget what other tests found out and warned of: a relay may get the port of an earlier one."""
         monkeypatch.setattr(S3, "respects", {})
         monkeypatch.setattr("airflow_provider_webcollect.landing.storage.Storage.warned", set())
 
@@ -368,7 +368,7 @@ class TestS3:
 
     @pytest.fixture
     def folder(self, s3: Storage, relay: Relay) -> Folder:
-        """A folder that is reached through the relay, and is not there yet."""
+        """A folder that is reached through the relay, and does not exist yet."""
         through = replace(s3, options={**s3.options, "endpoint_url": relay.url})
         return Folder(through.fs, through.new_folder())
 
@@ -457,7 +457,7 @@ class TestS3:
 
     @pytest.mark.parametrize("size", [1, 300_000, 9_026_780], ids=["byte by byte", "small", "large"])
     def test_requests_for_a_part_have_one_size(self, folder: Folder, relay: Relay, size: int) -> None:
-        """Cloudflare R2 refuses others."""
+        """Cloudflare R2 refuses uploads in blocks of different sizes."""
         with folder.part(PART) as part:
             part.write(bytes(16_000_000))
             for _ in range(3):
@@ -525,7 +525,7 @@ def test_the_default_class_of_gcsfs_creates_the_same_way(storage: Storage) -> No
     from gcsfs.extended_gcsfs import BucketType
 
     fs = replace(storage, kind="gcsfs.GCSFileSystem").fs
-    # else it asks a server of another protocol for a minute, which is not there
+    # otherwise it asks, for a minute, a server of another protocol, which does not exist here
     fs._storage_layout_cache[storage.parent.partition("/")[0]] = BucketType.NON_HIERARCHICAL
     folder = Folder(fs, storage.new_folder())
     folder.create(COMMIT, b"one")
@@ -535,7 +535,7 @@ def test_the_default_class_of_gcsfs_creates_the_same_way(storage: Storage) -> No
 
 
 class OtherStore(Store):
-    """A filesystem that nothing is known of."""
+    """A filesystem about which nothing is known."""
 
 
 class TestOtherFilesystems:

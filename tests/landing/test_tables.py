@@ -1,4 +1,4 @@
-"""Landings that are tables of whichever format: what others find in them, and what others do to them."""
+"""Landings that are tables, in any table format: what others find in them, and what others do to them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.storages import Storage
 
 @pytest.fixture(params=["delta", "iceberg"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
-    """A table on a disk without columns, or that is not there yet."""
+    """A new table on disk: it does not exist yet, or has no columns."""
     return tables_in(tmp_path, request.param)()
 
 
@@ -112,7 +112,7 @@ def test_after_a_kill_the_table_is_read_as_it_is(table: Table) -> None:
 
 
 class TestRewritten:
-    """Others have written all rows of three runs again, as by the table's own compaction."""
+    """Others have rewritten all rows of three runs, by compacting the table."""
 
     @pytest.fixture
     def table(self, table: Table) -> Table:
@@ -203,13 +203,13 @@ def test_failed_rows_wait_outside_the_table(table: Table, decide: Callable[..., 
     runs.land(goods(5), FILLED)
     landed = table.landed()
     assert len(table.rows()) == landed.to_arrow().num_rows == landed.manifest.rows == after + 5
-    # what was read, and, of accepted rows, what was quarantined
+    # the part as it was read and, once its rows are accepted, the quarantined one
     assert len(clean(table.location, older_than=0)) == 1 + (decide is accept)
     landed.verify()
 
 
 class TestIceberg:
-    """What holds for Apache Iceberg tables alone."""
+    """What holds only for Apache Iceberg tables."""
 
     @pytest.fixture
     def table(self, tmp_path: Path) -> IcebergTable:
@@ -273,7 +273,7 @@ class TestIceberg:
 
 @pytest.mark.xdist_group("s3")
 class TestGlue:
-    """Another catalog, whose tables are on S3."""
+    """AWS Glue: another catalog, with its tables on S3."""
 
     @pytest.fixture
     def table(self, storage_of: Callable[[str], Storage]) -> IcebergTable:
@@ -308,7 +308,7 @@ class TestGlue:
 
 
 class TestColumnTwins:
-    """Tables know no letter case: a column that differs in it from another one cannot be theirs."""
+    """Tables ignore letter case: they cannot have two columns whose names differ in it alone."""
 
     def test_naming_the_columns_lets_the_table_go_on(self, table: Table, runs: Runs) -> None:
         runs.land(goods(2))
@@ -354,7 +354,7 @@ def test_a_name_that_readers_would_end_early_is_refused(table: Table, runs: Runs
     assert sorted(str(row["price"]) for row in table.rows()) == ["1.50", "1.50", "None"]
 
 
-#: Names that Spark, SQL or paths would have quoted.
+#: Names that must be quoted in Spark, SQL or paths.
 ODD_NAMES = [
     *("a b", "a.b", "é", "e\u0301", "1a", "a,b", "a;b", "(x)", "a=b", "a\nb", "%41", "a/b", "a\\b"),
     *('q"', "q'", "`", "😀", " a", "a ", " ", "\x01", "\x7f", "a[0]", "#", "?"),

@@ -1,4 +1,4 @@
-"""Commits and manifests that a kill, a person or a newer version has left as no landing reads them."""
+"""Commits and manifests that a kill, a person or a newer version has left unreadable for landings."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tests.simulation.steps import Stepping, kill, with_storage
 
 pytestmark = pytest.mark.usefixtures("each_part_is_staged")
 
-#: How many runs have landed.
+#: Number of runs that have landed.
 COMMITS = 3
-#: The rows that the source has in the end.
+#: Number of rows that the source has in the end.
 ALL = 25
 
 
 @pytest.fixture
 def folder() -> Folder:
-    """Three runs that have landed, one page each; on a storage that does not replace a file whole."""
+    """A folder with three landed runs, a page each, on a storage without atomic replacement of files."""
     folder = Folder(Store(), "bucket/landing")
     for number in range(1, COMMITS + 1):
         run_job(job(Rows(PAGE * number), folder.destination, f"r{number}", mode="incremental"))
@@ -54,7 +54,7 @@ def land_at(place: Destination, **options: Any) -> Landed:
 
 
 def changed(content: bytes, **fields: Any) -> bytes:
-    """Return a file with other values of some keys."""
+    """Return the content of a JSON file with some keys changed."""
     return json.dumps({**json.loads(content), **fields}).encode()
 
 
@@ -72,7 +72,7 @@ def test_a_manifest_is_healed_from_the_commits(folder: Folder, left: bytes | Non
 
 
 def test_a_last_commit_that_was_deleted_by_hand_lands_again(folder: Folder) -> None:
-    """Nothing tells of it any more."""
+    """No other file mentions it any more."""
     for name in (MANIFEST, commit_name(COMMITS)):
         folder.fs.rm_file(f"{folder.root}/{name}")
     land(folder)
@@ -80,7 +80,7 @@ def test_a_last_commit_that_was_deleted_by_hand_lands_again(folder: Folder) -> N
 
 
 def test_a_reader_beside_two_commits_reads_what_was_committed(folder: Folder) -> None:
-    """It has found that the first is absent, and then that the second is there."""
+    """The reader has found that the first commit is absent, and then finds the second."""
     destination, both_are_there = folder.destination, threading.Event()
 
     class Beside(Stepping):
@@ -95,7 +95,7 @@ def test_a_reader_beside_two_commits_reads_what_was_committed(folder: Folder) ->
                 both_are_there.set()
             return content
 
-    # of an earlier commit, so that several are read at a time
+    # the manifest of an earlier commit, so that the reader reads several commits at a time
     earlier = fold(None, CommitLog(destination).commits(range(1, COMMITS)))
     assert earlier is not None
     folder.write(MANIFEST, encode(earlier))
@@ -104,7 +104,7 @@ def test_a_reader_beside_two_commits_reads_what_was_committed(folder: Folder) ->
 
 
 def in_location(work: Callable[..., object], **options: Any) -> Callable[[Folder], object]:
-    """Return what does something with the folder as users name it."""
+    """Return a function that calls ``work`` with a folder, in the form in which users name it."""
     return lambda folder: work(folder.location, **options)
 
 
@@ -127,7 +127,7 @@ FIRST, SECOND, LAST = map(commit_name, (1, 2, COMMITS))
 of_newer_version = functools.partial(changed, version=VERSION + 1, parts={"of": "another kind"})
 NEWER = f"is of version {VERSION + 1}, this provider knows version {VERSION}: upgrade it"
 OLDER = f"is of version {VERSION - 1}, this provider knows version {VERSION}: give the landing another dest"
-#: Files, what becomes of them, and what is said of it; None for one that vanishes.
+#: Files, the changes that damage them, and what the error says; None for a file that is deleted.
 DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     "a commit that is cut": (LAST, lambda content: content[:-20], "is not readable"),
     "a commit that is empty": (SECOND, lambda content: b"", "is not readable"),
@@ -159,7 +159,7 @@ def test_what_cannot_be_read_is_named_with_the_cure_and_stays(folder: Folder, da
     folder.damage(name, change and change(content))
     folder.write("part-00009-0badcafe.jsonl", b"a leftover")
     before = dict(folder.fs.objects)
-    # a manifest that contradicts itself is found out by the last commit, which cannot follow
+    # a manifest that contradicts itself is detected when the last commit does not follow from it
     named = f"({MANIFEST}|{LAST})" if name == MANIFEST else name
     with pytest.raises(DestinationUnreadable, match=f"{named} {said}") as refusal:
         WORK[work](folder)
@@ -169,7 +169,7 @@ def test_what_cannot_be_read_is_named_with_the_cure_and_stays(folder: Folder, da
 
 
 def staged_in(folder: Folder) -> str:
-    """Kill an attempt before its commit, and return the name of what it has staged."""
+    """Kill an attempt before its commit, and return the name of the file that records what is staged."""
     kill(land_at, folder.destination, ("create", "00000004.json"))
     (name,) = [name for name in folder.names() if name.startswith("_staged/")]
     return name

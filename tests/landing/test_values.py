@@ -1,4 +1,4 @@
-"""Values of texts as sites write them: the same in each format, by each reader, and in a warehouse."""
+"""Values of texts as sites write them: the same in each format and table, and for each reader."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_other_readers_have_the_same_values(landed_as: Callable[[str], LandedDat
 
 
 def test_pandas_has_whole_numbers_beside_nulls_as_they_are(folder: Folder) -> None:
-    """Its floats do not hold them."""
+    """The floats of pandas could not hold such large numbers."""
     rows: list[dict[str, Any]] = [{"id": "9007199254740993"}, {"id": None}]
     Runs(folder, file_format=make_format(column_types={"id": "int64"})).land(rows)
     ids = read_landing(folder.root).to_pandas()["id"]
@@ -83,7 +83,7 @@ def test_wrong_texts_are_quarantined(folder: Folder) -> None:
 
 
 class TestTextsStay:
-    """JSON lines and CSV keep the service's texts; types are of those who read them as a table."""
+    """JSON lines and CSV keep the service's texts; types apply when they are read as a table."""
 
     ROWS: ClassVar = [{"url": "/1", "price": "22,90 €"}, {"url": "/2", "price": "ab 1.299,– €"}]
     VALUES: ClassVar = [Decimal("22.90"), Decimal("1299.00")]
@@ -136,7 +136,7 @@ class TestTextsStay:
 
 
 class TestMadeOfAnother:
-    """A type may be of a column of its own, beside the text that it is made of."""
+    """A typed column may be added beside the text column that it is made from."""
 
     TYPES: ClassVar = {"amount": {**EURO, "from": "price"}}
 
@@ -190,7 +190,7 @@ class TestMadeOfAnother:
 
 
 class TestTypedLandings:
-    """Parquet is written typed: types are only added."""
+    """Parquet is written with types: types can be added, but not changed."""
 
     def test_columns_that_come_later_may_have_a_type(self, folder: Folder) -> None:
         runs = Runs(folder, file_format=make_format("parquet", column_types=PRICES))

@@ -1,4 +1,4 @@
-"""Writing behind: everything arrives, in order, little of it waits, and no error is lost."""
+"""Writing behind: everything arrives in order, little is held in memory, and no error is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BATCH = b"x" * BATCH_BYTES
 
 
 class Sink:
-    """Takes what it is given when it is let, as long as there is room for more pieces."""
+    """A sink that takes pieces once ``let`` is set, as long as it has room for more."""
 
     def __init__(self, *, open_: bool = True, room: int = 99) -> None:
         self.room = room
@@ -120,7 +120,7 @@ with write_behind(Sink()) as behind:
 
 @pytest.mark.parametrize("hangs", ["write", "discard"])
 def test_an_interrupted_part_is_never_published(hangs: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # whoever is interrupted waits a moment for what hangs, not seconds
+    # an interrupted caller waits a moment for a call that hangs, not seconds
     monkeypatch.setattr(threads, "LONGEST_WAIT", 0.1)
     hanging, let = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Texts as sites write them, what is declared of them, and their values."""
+"""Texts as sites write them, the types declared for them, and their values."""
 
 # ruff: noqa: RUF001  # the characters are meant
 
@@ -9,13 +9,14 @@ import math
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+#: The value of a text that does not fit its type.
 WRONG = object()
-#: A text that does not fit becomes this where it may.
+#: The type declared for a column.
 Kind = str | dict[str, Any]
 
 
 class Case(NamedTuple):
-    """A text of a column, and the value that it has; ``WRONG`` for none, None for an empty text."""
+    """The type of a column, a text in it, and its value; ``WRONG`` for no value, None for an empty text."""
 
     kind: Kind
     text: str
@@ -64,7 +65,7 @@ def day(year: int, month: int, date: int) -> datetime.date:
     return datetime.date(year, month, date)
 
 
-#: A kind, a value, and texts of the kind that have this value.
+#: A type, a value, and texts that have this value in a column of the type.
 _NUMBERS: list[tuple[Any, ...]] = [
     # without a declaration
     ("decimal(12,2)", price("22.90"), "22.90"),
@@ -125,7 +126,7 @@ _NUMBERS: list[tuple[Any, ...]] = [
     (DOLLAR, price("22.90"), "22.90 USD"),
     (DOLLAR, price("1299"), "$1,299.00", "US$ 1,299"),
     (DOLLAR, price("500"), "Rs. 500"),
-    # a decimal mark behind a sign, but not behind a word
+    # a leading point is a decimal mark after a currency sign, but not after a word
     (DOLLAR, WRONG, "1.299,00 $", "$.99", "US$.99"),
     (decimal(currency=True), price("50"), "Rs.50"),
     (SWISS, price("1299"), "CHF 1'299.–"),
@@ -224,7 +225,7 @@ OPTIONS: dict[str, Any] = {"column_types": TYPES, "on_cast_error": "null"}
 
 
 def as_expected(values: dict[str, Any], *, types: bool = True) -> None:
-    """Check the values of the cases, of which those that are wrong are null."""
+    """Check the values of the cases; those of texts that do not fit must be null."""
     for name, case in zip(NAMES, CASES, strict=True):
         value = values[name]
         if case.value == "NaN":

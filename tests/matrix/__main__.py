@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 SMOKE = Path(__file__).with_name("smoke.py")
-#: What these tests, and those of a person's answers, need of the checkout; not the package.
+#: Parts of the checkout, without the package, that the smoke tests and ANSWERS need.
 NEEDED = ("demo", "example_dags", "tests/real_airflow", "tests/spans.py")
 ANSWERS = "tests/real_airflow/test_answers.py"
 FOLDER = Path(".cache/matrix").resolve()
-#: The first Python that an Airflow does not run on, where the range matters.
+#: The first Python on which a version of Airflow does not run, where that matters.
 TOO_NEW = {"2.11": (3, 13), "3.1": (3, 14)}
 
 
@@ -29,7 +29,7 @@ class Result(NamedTuple):
     python: str
     outcome: str
     seconds: float = 0.0
-    #: Whether it is one that has to work here.
+    #: Whether it has failed though it has to work here.
     bad: bool = False
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Result(NamedTuple):
 
 
 def main() -> int:
-    """Try all combinations; the exit status is 1 if one fails, or none could be tried."""
+    """Try all combinations; return the exit status, which is 1 if one fails or none could be tried."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--airflow", nargs="+", required=True, help="versions, such as 3.1")
@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def combination(wheel: Path, airflow: str, python: str) -> Result:
-    """Install the wheel with the newest of all else, and run the smoke tests on it."""
+    """Install the wheel with the newest versions of all else, and run the smoke tests on it."""
     number = version_of(python)
     if number is None:
         return Result(airflow, python, f"not run: no {python} here")
@@ -94,11 +94,11 @@ def combination(wheel: Path, airflow: str, python: str) -> Result:
 
 
 def version_of(python: str) -> tuple[int, ...] | None:
-    """Return an interpreter's version; none if there is no such interpreter."""
+    """Return an interpreter's version; None if there is no such interpreter."""
     if shutil.which(python) is None:
         return None
     asked = run(python, "-c", "import sys; print(*sys.version_info[:3])")
-    # pyenv has a command for each version of Python that any of its environments has
+    # pyenv has a command for each Python of any of its environments, which fails in the others
     return tuple(map(int, asked.stdout.split())) if asked.returncode == 0 else None
 
 
@@ -110,7 +110,7 @@ def dotted(number: tuple[int, ...]) -> str:
 def install(python: str, interpreter: Path, requirements: tuple[str, ...]) -> str | None:
     """Make an environment; with uv where that works, else with pip, which takes minutes.
 
-    :return: what went wrong, in one line; none if nothing did.
+    :return: what went wrong, in one line; None if nothing did.
     """
     made = run(python, "-m", "venv", interpreter.parent.parent)
     uv = Path(sys.executable).with_name("uv")
@@ -124,7 +124,7 @@ def install(python: str, interpreter: Path, requirements: tuple[str, ...]) -> st
 
 
 def run(*command: str | Path, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command, without a path of Python's own, and return its status and what it printed."""
+    """Run a command, without ``PYTHONPATH``, and return its exit status and its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 

@@ -1,6 +1,6 @@
 """What has to work wherever the wheel installs: ``make test-matrix`` runs it in a fresh environment.
 
-It knows the installed package, its sandbox and pytest, and beside it the demo with its DAGs.
+It uses the installed package with its sandbox, pytest, and the demo with its DAGs, beside this file.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def airflow(*arguments: str) -> str:
 
 
 def run(*command: str) -> str:
-    # only what hangs takes that long
+    # only a command that hangs takes that long
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}"
     return done.stdout

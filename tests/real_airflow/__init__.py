@@ -1,1 +1,1 @@
-"""Tests on one Airflow. Only of a package does pytest end what the tests share with the last of them."""
+"""Tests that share one Airflow, as a package: pytest ends its fixtures right after its last test."""

@@ -1,8 +1,7 @@
-"""One Airflow for all tests of this folder: its start takes a while, and it ends with the last of them.
+"""One Airflow for all tests of this folder: its start takes a while, and it ends after the last test.
 
-The tests of a file have a sandbox of their own, the service behind ``webcollect_default``, and the DAGs whose
-files they name by ``DAGS``. By day it runs the main job and shows
-the page; all else is for the night.
+Each file of tests has its own sandbox, the service of the connection ``webcollect_default``, and names the
+files of its DAGs in ``DAGS``. By day, Airflow runs the main job and shows the page; the rest runs at night.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 CONN_ID = "webcollect_default"
-#: Who may sign in: the roles are their names, and their passwords.
+#: The people who may sign in: each name is also the role and the password.
 PEOPLE = ("viewer", "admin")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out on Airflow 2 what needs ``airflow``: that starts Airflow 3's components.
+    """Raise the timeout of tests with ``airflow``; skip them on Airflow 2: it starts Airflow 3's components.
 
-    Its start counts as the first test's, and takes minutes on a busy machine.
+    The start counts as part of the first test, and takes minutes on a busy machine.
     """
     for item in items:
         if "airflow" in getattr(item, "fixturenames", ()):
-            # this one would be read before the timeout of a module
+            # a marker added here would precede the timeout of a module
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(1200))
             if version("apache-airflow").startswith("2."):
@@ -53,20 +52,20 @@ def dags(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
 
 @pytest.fixture(scope="module", autouse=True)
 def own_dags(request: pytest.FixtureRequest) -> None:
-    """Add the DAGs that a file of tests needs: each costs time when it is read."""
+    """Add only the DAGs that a file of tests needs: reading each takes time."""
     for name in getattr(request.module, "DAGS", ()):
         shutil.copy(request.path.parent / "dags" / name, request.getfixturevalue("dags"))
 
 
 @pytest.fixture(scope="package")
 def landing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the DAG that lands finished runs puts them."""
+    """The folder that DAGs of these tests land in, unless a run names another one."""
     return tmp_path_factory.mktemp("landing")
 
 
 @pytest.fixture(scope="package")
 def collector() -> Iterator[Collector]:
-    """Takes the spans of Airflow's traces."""
+    """Collects the spans of Airflow's traces."""
     with collecting() as collector:
         yield collector
 
@@ -75,7 +74,7 @@ def collector() -> Iterator[Collector]:
 def airflow(
     dags: Path, landing: Path, collector: Collector, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealAirflow]:
-    """The Airflow, below a path, where people sign in; no process of it is left when the tests are over."""
+    """An Airflow whose URL has a path, and where people sign in; it must leave no process after the tests."""
     home = tmp_path_factory.mktemp("home")
     passwords = tmp_path_factory.mktemp("passwords") / "passwords.json"
     passwords.write_text(json.dumps({name: name for name in PEOPLE}))
@@ -85,7 +84,7 @@ def airflow(
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW_VAR_WEBCOLLECT_LANDING": landing.as_uri(),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        # a new file is read at once; reading the others again and again only takes time
+        # a new file is read at once; to read the others repeatedly only takes time
         "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
         "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "1",
         # so that a new triggerer soon takes over what a killed one has left
@@ -102,7 +101,7 @@ def airflow(
 
 @pytest.fixture(scope="package")
 def connect_to(airflow: RealAirflow) -> Callable[..., None]:
-    """Makes a sandbox the service that all tasks reach from now on; ``more`` goes into the extra."""
+    """Connects all tasks to a sandbox from now on; ``more`` is added to the connection's extra."""
 
     def connect_to(sandbox: Sandbox, **more: float) -> None:
         extra = {"refresh_token": sandbox.refresh_token, "api_key": sandbox.api_key, **more}
@@ -121,7 +120,7 @@ def connect_to(airflow: RealAirflow) -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def sandbox(request: pytest.FixtureRequest, connect_to: Callable[..., None]) -> Iterator[Sandbox]:
-    """The service of the tests of a file, which names its SETTINGS."""
+    """The sandbox of a file of tests, with the ``SETTINGS`` of this file."""
     settings: Settings = request.module.SETTINGS
     with Sandbox(settings) as sandbox:
         connect_to(sandbox, **({} if settings.enforce_limits else {"requests_per_second": 0}))
@@ -130,7 +129,7 @@ def sandbox(request: pytest.FixtureRequest, connect_to: Callable[..., None]) -> 
 
 @pytest.fixture(scope="package")
 def sign_in(airflow: RealAirflow) -> Callable[..., None]:
-    """Gives a browser the cookie that signing in gives it."""
+    """Sets the cookie in a browser that signing in would set."""
     cookies = {person: airflow.token(person) for person in PEOPLE}
 
     def sign_in(page: Page, person: str = "admin") -> None:

@@ -1,6 +1,6 @@
 """The example DAGs that ask a person, answered by the API that Airflow's web interface uses.
 
-``make test-matrix`` runs it on other versions of Airflow too, with the demo beside it and nothing else.
+``make test-matrix`` runs this file on other versions of Airflow, too, with only the demo beside it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ pytestmark = [pytest.mark.real_airflow, pytest.mark.at_night]
 
 SETTINGS = Settings(enforce_limits=False, wait_seconds=0.2, run_seconds=0.5, stale_seconds=0, subtasks=2)
 START = "/cloudextraction/subtasks:start"
-#: From Airflow 3.3 on, and before.
+#: The state of a task that asks: from Airflow 3.3 on, and before.
 WAITING = ("awaiting_input", "deferred")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def examples(dags: Path, pytestconfig: pytest.Config) -> None:
-    """The examples without a schedule, and copies of them that wait for a moment only."""
+    """The examples without a schedule, and copies of them that wait only for a moment."""
     for name in ("webcollect_ask_about_rows", "webcollect_ask_about_start"):
         code = (pytestconfig.rootpath / "example_dags" / f"{name}.py").read_text()
         usual = {
             'schedule="@daily"': "schedule=None",
-            # a task that Airflow's scheduler takes for lost asks again
+            # a task that Airflow's scheduler considers lost asks again
             '"retries": 2': '"retries": 2, "retry_delay": timedelta(0)',
             '"deferrable": True,': '"deferrable": True, "poll_interval": 0.5, "poke_interval": 0.5,',
         }
@@ -45,7 +45,7 @@ def examples(dags: Path, pytestconfig: pytest.Config) -> None:
 class Run:
     """A run of a DAG whose task ``ask`` asks a person.
 
-    :param option: what the person answers; None for nothing.
+    :param option: the answer of the person; None for no answer.
     """
 
     def __init__(self, airflow: RealAirflow, dag_id: str, option: str | None, conf: dict[str, Any]) -> None:
@@ -56,14 +56,14 @@ class Run:
         self.states = {ti.task_id: ti.state for ti in airflow.task_instances(dag_id, run_id)}
 
     def _answer(self, airflow: RealAirflow, dag_id: str, run_id: str, option: str) -> str:
-        """Answer as soon as it is asked, and return what the person was shown."""
+        """Answer the question once it is asked, and return its text."""
 
         def is_asked() -> bool:
             task_instances = airflow.task_instances(dag_id, run_id)
             return any(ti.task_id == "ask" and ti.state in WAITING for ti in task_instances)
 
         airflow.wait_for(is_asked, PATIENCE_SECONDS, f"{run_id} of {dag_id} to ask")
-        # Airflow's scheduler takes a task that is answered at once for one that was lost, and retries it
+        # if the answer comes at once, Airflow's scheduler considers the task lost, and retries it
         time.sleep(2)
         path = f"dags/{dag_id}/dagRuns/{run_id}/taskInstances/ask/-1/hitlDetails"
         body = airflow.get(path)["body"]

@@ -1,4 +1,4 @@
-"""A consumer that runs once all shops of a day have landed, whatever becomes of their tasks."""
+"""A consumer that runs when all shops of a day have landed, even if their tasks are retried or cleared."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_it_runs_once_for_each_day(airflow: RealAirflow, sandbox: Sandbox, landi
     land("shop_c", SECOND)
     wait_for_runs("whole_day", 2)
     land_again("shop_c", late)
-    # when the scheduler has seen a later event, it has seen all
+    # when the scheduler has seen a later event, it has seen all earlier ones
     land(WITHOUT_KEY)
     wait_for_runs("plain", 1)
 

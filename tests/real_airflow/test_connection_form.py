@@ -1,4 +1,4 @@
-"""The connection form in a real browser at a real Airflow: a task works with what was typed into it."""
+"""The connection form in a real browser at a real Airflow: a task uses what was typed into it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may do to a deferred wait on a real Airflow; how it ends is in `test_end_of_waits.py`."""
+"""What a user may do to a deferred wait on a real Airflow; `test_end_of_waits.py` tests how it ends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def until_queried(airflow: RealAirflow, run_id: str, sandbox: Sandbox) -> None:
 
 @pytest.fixture
 def run_id(airflow: RealAirflow, sandbox: Sandbox) -> str:
-    """A run whose wait goes on in the triggerer."""
+    """A run whose wait is in the triggerer."""
     run_id = airflow.trigger(DAG_ID, {"endless": sandbox.control.add_task(state="Dreaming")["task_id"]})
     until_queried(airflow, run_id, sandbox)
     return run_id

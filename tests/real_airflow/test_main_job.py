@@ -1,4 +1,4 @@
-"""The main job on a real Airflow: collected, waited for, landed, confirmed, shown; and what starts it."""
+"""The main job on a real Airflow: collected, waited for, landed, confirmed, and shown on the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Ask: TypeAlias = Callable[..., requests.Response]
 pytestmark = pytest.mark.real_airflow
 STATUS = "/cloudextraction/statuses/v2"
 SECRETS = (b"sandbox-access-", b"sandbox-refresh-", demo.API_KEY.encode(), demo.PASSWORD.encode())
-#: Seconds that a run takes: its end comes if a test advances the time.
+#: Seconds that a run takes: it ends when a test advances the sandbox's time.
 RUN = 10_000
 
 
@@ -47,7 +47,7 @@ def sandbox(connect_to: Callable[..., None]) -> Iterator[Sandbox]:
 
 @pytest.fixture(scope="module")
 def polls() -> list[int]:
-    """How many status queries there had been each time that the wait was seen deferred."""
+    """The number of status queries until then, each time that the wait was seen deferred."""
     return []
 
 
@@ -57,7 +57,7 @@ def landed(
 ) -> tuple[Path, str]:
     """Run the main job once; return the destination and the run's id.
 
-    The collection task is done once the triggerer has queried it.
+    The collection task's run ends after the triggerer has queried it.
     """
 
     def is_queried_by_the_triggerer() -> bool:
@@ -92,7 +92,7 @@ def failed(airflow: RealAirflow, landed: tuple[Path, str]) -> str:
 
 @pytest.fixture(scope="module")
 def ask(airflow: RealAirflow, landed: tuple[Path, str]) -> Ask:
-    """Asks for a route of the page as a person; as nobody for None."""
+    """Requests a route of the page as a person; None: without signing in."""
     assert landed
     tokens = {person: airflow.token(person) for person in PEOPLE}
 
@@ -109,7 +109,7 @@ def test_every_row_lands_and_the_service_knows_it(landed: tuple[Path, str], sand
     rows = sandbox.control.true_rows(demo.TASK_ID)
     assert len(rows) == 3 * 200
     assert prove(destination, rows).rows == len(rows)
-    # a person has started the run, which has no logical date
+    # the run, which a person has started, has no logical date
     assert [path.parent.name[:3] for path in destination.rglob("part-*")] == ["dt="]
     assert sandbox.control.task(demo.TASK_ID)["exported"]
 
@@ -154,7 +154,7 @@ def test_test_connection_works_in_the_api_server(airflow: RealAirflow, sandbox: 
 
 
 class TestPage:
-    """The page in the web interface of an Airflow below a path and behind a proxy, where people sign in."""
+    """The page in the web interface of an Airflow whose URL has a path, and where people sign in."""
 
     @pytest.mark.parametrize(
         ("route", "viewer", "admin"),
@@ -234,7 +234,7 @@ def test_a_wrong_task_fails_without_retries(airflow: RealAirflow, failed: str) -
     assert (update.state, update.try_number) == ("failed", 1)
     log = airflow.task_log(DAG_ID, failed, update)
     assert "Check the id" in log
-    # why and where
+    # the log has the reason and its place
     assert re.search(r"^  \S+\.py:\d+ in execute$", log, re.MULTILINE)
     assert "AirflowFailException: " in log
 

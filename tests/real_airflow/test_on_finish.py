@@ -42,7 +42,7 @@ def run_to_the_end(sandbox: Sandbox) -> None:
 
 
 def wait_until_remembered(airflow: RealAirflow, run: int) -> None:
-    """Wait until the watch will not tell a run again, whatever happens to the triggerer."""
+    """Wait until the watch will not report a run again, whatever happens to the triggerer."""
 
     def is_remembered() -> bool:
         assets = airflow.get("assets", name_pattern=ASSET)["assets"]
@@ -63,7 +63,7 @@ def wait_until_landed(airflow: RealAirflow, run: int) -> None:
 def test_runs_are_told_and_landed_once_over_a_restart(
     airflow: RealAirflow, sandbox: Sandbox, dags: Path, landing: Path, pytestconfig: pytest.Config
 ) -> None:
-    # not before, since the watch of its asset would query the other tests' sandboxes
+    # not earlier: the watch of its asset would query the other tests' sandboxes
     file = Path(shutil.copy(pytestconfig.rootpath / "example_dags" / f"{ON_FINISH}.py", dags))
     airflow.unpause(ON_FINISH)
     # the watch begins when Airflow reads the file of a DAG that is not paused
@@ -88,5 +88,5 @@ def test_runs_are_told_and_landed_once_over_a_restart(
     assert len(rows) == 2 * 5 * 40
     landed = landing / demo.TASK_ID
     assert prove(landed, rows).rows == len(rows)
-    # an event has started the runs, which have no logical date
+    # the runs, which an event has started, have no logical date
     assert {path.parent.name[:3] for path in landed.rglob("part-*")} == {"dt="}

@@ -24,15 +24,15 @@ pytestmark = [
     pytest.mark.skipif(browser.find_browser() is None, reason="no Chromium"),
 ]
 PAGE = "/plugin/webcollect"
-#: What must be shown as it is.
+#: A text that must be shown as it is.
 MARKUP = "<img src=x onerror=alert(1)>"
-#: Where `make test` has put axe; without it, its test is left out.
+#: The file in which `make test` has put axe; without it, its test is skipped.
 AXE = Path(os.environ.get("WEBCOLLECT_AXE", ""))
 
 
 @pytest.fixture(scope="module")
 def url(airflow: RealAirflow, connect_to: Callable[..., None]) -> Iterator[str]:
-    """The address of an Airflow with a history, whose service answers."""
+    """The URL of an Airflow with a history, whose service answers."""
     with Sandbox(Settings(speed=60)) as sandbox:
         connect_to(sandbox, access_token=sandbox.access_token)
         airflow.add_history(demo.TASK_ID)
@@ -48,7 +48,7 @@ def first_page(sign_in: Callable[..., None]) -> Iterator[Page]:
 
 @pytest.fixture
 def new_page(first_page: Page) -> Iterator[Page]:
-    """A page of a new visitor. It must not raise, nor send anything but GET, and decisions."""
+    """A page of a new visitor. It must raise no error, and send only GET requests and decisions."""
     page = first_page.context.new_page()
     page.add_init_script("localStorage.clear()")
     with no_problems(page):
@@ -58,7 +58,7 @@ def new_page(first_page: Page) -> Iterator[Page]:
 
 @pytest.fixture
 def page(first_page: Page) -> Iterator[Page]:
-    """The same for tests that do not leave it: Airflow's own part is loaded once, which takes longest."""
+    """A page for tests that do not leave it: Airflow's own part, the slowest, is loaded only once."""
     first_page.set_viewport_size({"width": 1400, "height": 1000})
     with no_problems(first_page):
         yield first_page
@@ -85,7 +85,7 @@ def no_problems(page: Page) -> Iterator[None]:
 
 
 def show(page: Page, url: str) -> Locator:
-    """Go to the provider's page, and return it once all has been read."""
+    """Go to the provider's page, and return it once it has read all its data."""
     if page.url == f"{url}{PAGE}":
         page.evaluate(
             """() => {
@@ -129,7 +129,7 @@ def copied(page: Page, button: Locator) -> str:
 
 
 def told_by_arrow_keys(page: Page, chart: Locator, name: str) -> None:
-    """Check that the keys of a slider tell another part of a chart each."""
+    """Check that each key on the slider of a chart describes another part of the chart."""
     slider = chart.get_by_role("slider", name=name)
     slider.focus()
     told = [chart.locator(".told").inner_text()]
@@ -141,7 +141,7 @@ def told_by_arrow_keys(page: Page, chart: Locator, name: str) -> None:
 
 
 def change(page: Page, route: str, change: Callable[[Any], object]) -> None:
-    """Change what a route of the page answers from now on."""
+    """Change the answers of a route of the page from now on."""
 
     def answer(request: Route) -> None:
         response = request.fetch()
@@ -217,7 +217,7 @@ def test_each_link_leads_somewhere_and_totals_are_sums(airflow: RealAirflow, url
 
 def test_trouble_comes_first_and_leads_to_the_log(page: Page, url: str) -> None:
     def leave_out_others(data: dict[str, Any]) -> None:
-        # of many failures, which other tests may have left, the page reads the reasons of the latest alone
+        # other tests may have left many failures, and the page reads the reasons of only the latest ones
         data["failures"] = [each for each in data["failures"] if each["dag_id"] == "flights_daily"]
 
     change(page, "activity", leave_out_others)
@@ -228,7 +228,7 @@ def test_trouble_comes_first_and_leads_to_the_log(page: Page, url: str) -> None:
     assert marked == sorted(marked, reverse=True)
 
     failure = view.locator("[data-failure]").filter(has_text="flights_daily")
-    # the equal reasons of two runs are one
+    # two runs that failed for the same reason are one entry
     failure.get_by_text("2 tasks:").wait_for()
     failure.get_by_role("link", name="Open the log").first.click()
     page.get_by_role("tab", name="Logs").or_(page.get_by_role("link", name="Logs")).first.wait_for()
@@ -238,7 +238,7 @@ def test_trouble_comes_first_and_leads_to_the_log(page: Page, url: str) -> None:
 
 
 def columns_of(view: Locator, dag_id: str) -> Locator:
-    """Open a landing, and return what its details say of its columns."""
+    """Open the details of a landing, and return their part about columns."""
     series_of(view, dag_id).get_by_role("button").click()
     columns = view.locator(".columns")
     columns.wait_for()
@@ -246,14 +246,14 @@ def columns_of(view: Locator, dag_id: str) -> Locator:
 
 
 def quarantined(view: Locator) -> Locator:
-    """Return what is said of quarantined rows, of which the newest are of commit 30."""
+    """Return the item about quarantined rows, the newest of which are from commit 30."""
     item = view.locator("[data-attention=quarantined]")
     item.get_by_text(re.compile("rows of 2 runs were quarantined, .* elsewhere since")).wait_for()
     return item
 
 
 def be_quarantined(page: Page, value: str = "9,99") -> None:
-    """Have the storage hold two quarantined rows that broke a rule, which has a value that was collected."""
+    """Have the routes answer with two quarantined rows that broke a rule; its text has a collected value."""
     check = {"state": "warning", "text": f"columns.price.pattern: {value}; expected: a number", "rows": 2}
     facts = {"rows": 2, "run_id": "run 30", "is_whole": False, "replaces": False}
     waiting = {**facts, "checks": [check], "checks_left_out": 3}
@@ -268,15 +268,15 @@ def end_later(series: dict[str, Any]) -> None:
 
 
 def be_well(page: Page) -> None:
-    """Have nothing that needs attention."""
+    """Have the routes answer that nothing needs attention."""
     change_series(page, lambda series: series.update(marks=[], quarantines=[]))
     change(page, "activity", lambda data: data.update(failures=[]))
 
 
 def fall_silent(page: Page, view: Locator) -> None:
-    """Have the service not answer any more, and read the page again."""
+    """Have the service stop answering, and refresh the page."""
     view.locator("[data-sentence=capacity]").wait_for()
-    since = ago(seconds=0)  # after what is shown was read
+    since = ago(seconds=0)  # later than the shown values were read
 
     def silence(data: dict[str, Any]) -> None:
         for name in ("capacity", "tasks", "days"):
@@ -288,7 +288,7 @@ def fall_silent(page: Page, view: Locator) -> None:
 
 @pytest.mark.at_night
 class TestDetails:
-    """All that the page shows, and does when somebody uses it."""
+    """Everything that the page shows, and does when somebody uses it."""
 
     def test_a_failure_that_has_recovered_is_not_open(self, page: Page, url: str) -> None:
         def recover(data: dict[str, Any]) -> None:
@@ -317,7 +317,7 @@ class TestDetails:
             return series_of(view, dag_id).locator(f'[data-run-state="{state}"]')
 
         assert runs("flights_daily", "failed").count() == 3
-        # all rows of the landing before are still there
+        # the total still has all rows that landed before
         assert re.search(r"\t—\s+[\d,]+\s+2 d ago", series_of(view, "flights_daily").inner_text())
         assert runs("hotels_daily", "empty").count() == 1
         assert runs("jobs_daily", "odd").count() == 1
@@ -332,12 +332,12 @@ class TestDetails:
             )
         }
         assert len(set(shapes.values())) == 3
-        # the first full load is cut: the others are no flat line
+        # the bar of the first full load is capped, so the others are no flat line
         assert runs("books_daily", "landed").first.get_attribute("data-capped") is not None
         assert height(runs("books_daily", "landed").nth(5).locator("rect").nth(1)) > 5
         rows = series_of(view, "jobs_daily").locator("[data-rows]").inner_text()
         assert re.search(r"^20 usually \d+$", rows)
-        # it often has none
+        # a landing that often has no rows is not marked
         assert series_of(view, "alerts_daily").get_attribute("data-marks") == ""
 
     def test_a_column_that_has_become_empty_is_seen_at_once(self, view: Locator) -> None:
@@ -347,7 +347,7 @@ class TestDetails:
         assert columns.locator("[data-sentence]").inner_text() == (
             f"price was filled in 98 % of the rows until {until.day} {until:%B}, in 0 % since."
         )
-        # it is the first of them
+        # it is the first column
         assert columns.locator("[data-column]").first.get_attribute("data-column") == "price"
         price = columns.locator('[data-column="price"]')
         # failed checks have a shape of their own
@@ -361,7 +361,7 @@ class TestDetails:
         chart = view.locator('[data-chart="rows"]')
         told_by_arrow_keys(page, chart, "Rows per day")
         assert "at most" in chart.locator("figcaption .limits").inner_text()
-        # which covers no bar
+        # the limit is outside the chart, where it covers no bar
         assert chart.locator("svg text").count() == 0
         told = view.locator('[data-chart="cost"]')
         assert re.search(r": [\d.]+ of the balance", told.locator(".told").inner_text())
@@ -400,7 +400,7 @@ class TestDetails:
         change_series(page, end_later)
         with page.expect_response("**/webcollect/landings"), page.expect_response("**/webcollect/activity"):
             page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
-        # the page has got both, and has read them once the next tasks of the browser have run
+        # the page has got both answers, and processes them in the browser's next tasks
         page.evaluate("() => new Promise((done) => setTimeout(done, 500))")
         page.mouse.up()
         view.locator("[data-run]").first.wait_for()
@@ -440,7 +440,7 @@ class TestDetails:
         for key, count in (("Escape", 0), ("Enter", 0)):
             item.get_by_role("button", name="Accept … the rows of commit 30").press("Enter")
             dialog.get_by_text("2 rows of run 30 are quarantined: each broke a rule about values").wait_for()
-            # what is focused leaves all as it is
+            # the focused button changes nothing
             page.keyboard.press(key)
             dialog.wait_for(state="hidden")
             assert len(asked) == count
@@ -532,7 +532,7 @@ class TestDetails:
     def test_the_text_of_an_error_is_no_markup_and_no_command(self, page: Page, url: str) -> None:
         value = "9`webcollect landing accept x;touch owned;`<img src=x onerror=alert(1)>"
         reason = f"1 check failed for task t: 1 of 9 values do not match ({value!r} at offset 0)"
-        # failures that say the same are one, and tests before this one may have left others
+        # failures with the same reason are one entry, and earlier tests may have left others
         entries = {"content": [{"event": reason, "level": "error"}]}
         page.route("**/dags/flights_daily/**/logs/1?*", lambda route: route.fulfill(json=entries))
         view = show(page, url)
@@ -607,9 +607,9 @@ class TestDetails:
         service = view.locator("[data-section=service]")
         service.get_by_text("The service has not answered since").wait_for()
         view.get_by_role("button", name="service not answering since").wait_for()
-        # what another process told before, is newer
+        # the values that were shown before are newer, so they stay
         assert service.locator("[data-sentence=capacity]").is_visible()
-        # it is asked again soon
+        # the page soon asks again
         with page.expect_request("**/webcollect/connections/webcollect_default"):
             pass
 
@@ -719,7 +719,7 @@ class TestDetails:
     @pytest.mark.skipif(not AXE.is_file(), reason="axe is not installed")
     @pytest.mark.parametrize(
         ("theme", "rules"),
-        # the themes differ in their colours alone
+        # the themes differ only in their colours
         [("light", {}), ("dark", {"runOnly": {"type": "rule", "values": ["color-contrast"]}})],
         ids=["light", "dark"],
     )
@@ -757,7 +757,7 @@ class TestDetails:
         new_page.goto(url)
         tile = new_page.locator("webcollect-tile")
         tile.get_by_text(re.compile(r"\d+ landings · 1 failed · 2 failed checks · 3 late")).wait_for()
-        # the dashboard itself asks every few seconds
+        # the dashboard itself sends requests every few seconds
         new_page.wait_for_timeout(4_000)
         data = [path for path in asked if "/webcollect/" in path and "/static/" not in path]
         base = urlsplit(url).path
@@ -775,7 +775,7 @@ class TestDetails:
 
 
 def test_a_decision_on_quarantined_rows_is_committed(view: Locator) -> None:
-    # the last test of the file: those before it find the rows of two runs
+    # the last test of the file: the earlier tests need the quarantined rows of two runs
     for verb, commit in (("Accept", 29), ("Discard", 30)):
         view.get_by_role("button", name=f"{verb} … the rows of commit {commit}").click()
         dialog = view.get_by_role("dialog")

@@ -1,4 +1,4 @@
-"""The connection for which the sandbox prints a command; what it serves for, `docs/tutorial.md` shows."""
+"""The connection for which the sandbox prints a command; `docs/tutorial.md` shows how to use it."""
 
 from __future__ import annotations
 

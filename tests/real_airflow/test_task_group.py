@@ -1,4 +1,4 @@
-"""Hundreds of collection tasks, collected and landed by a group in both arrangements; and 25 with tables."""
+"""Groups that collect and land hundreds of collection tasks, in both arrangements; and 25 with tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ START = "/cloudextraction/subtasks:start"
 
 @pytest.fixture(scope="module", autouse=True)
 def own_dags(request: pytest.FixtureRequest, dags: Path) -> None:
-    """Add the DAGs, after the file that they read."""
+    """Add the DAGs, after the files that they read."""
     for arrangement, shops in SHOPS.items():
         entries = "".join(f"- id: {shop}\n  name: The {shop}\n" for shop in shops)
         (dags / f"shops_{arrangement}.yaml").write_text(entries)
@@ -58,7 +58,7 @@ def tasks(sandbox: Sandbox) -> None:
     for task_id in KILLED:
         sandbox.control.add_task(task_id, rows=3)
     for number in STREAMS:
-        # the second row of a key is the later one
+        # the key `a` has two rows, the second of which is the later one
         rows = [
             {f"sku_{number}": sku, f"price_{number}": f"{number}.{cents}"}
             for sku, cents in (("a", 10), ("b", 20), ("a", 30))
@@ -84,7 +84,7 @@ def test_a_killed_start_starts_each_once(airflow: RealAirflow, sandbox: Sandbox,
 
     half = len(KILLED) // 2
     sandbox.control.clear_requests()
-    # the service has made the last of these starts when the process is killed, which waits for the response
+    # when the process is killed, the service has made the last of these starts, but not yet answered
     sandbox.control.fail(START, kind="drip", after=half - 1, seconds=PATIENCE)
     run_id = airflow.trigger("killed")
     airflow.wait_for(lambda: sum(runs()) == half, PATIENCE, "half of the starts")

@@ -1,4 +1,4 @@
-"""``python -m airflow_provider_webcollect.sandbox``, in a process of its own."""
+"""``python -m airflow_provider_webcollect.sandbox``, in a separate process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ COMMAND = [sys.executable, "-m", "airflow_provider_webcollect.sandbox"]
 
 
 class Running:
-    """A sandbox in a process of its own.
+    """A sandbox in a separate process.
 
     :param tmp_path: an empty folder for its output.
-    :param options: of the command line.
+    :param options: options of its command line.
     """
 
     def __init__(self, tmp_path: Path, *options: str) -> None:
@@ -38,6 +38,6 @@ class Running:
         return self._output.read_text()
 
     def line(self, beginning: str) -> str:
-        """The one line of the output that begins so."""
+        """Return the only line of the output with this beginning."""
         (line,) = [line for line in self.output.splitlines() if line.startswith(beginning)]
         return line

@@ -1,4 +1,4 @@
-"""Sandboxes for the tests, each with a client to talk to it, and the time that passes in them."""
+"""Sandboxes for the tests, each with a client, and the clock of these sandboxes."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ StartSandbox = Callable[..., Client]
 
 
 class RealTime:
-    """What sandboxes of this process take for real time: it passes while a test sleeps.
+    """The real time of this process's sandboxes: it passes when a test sleeps.
 
-    No two looks at it see the same moment, as is so of the machine's.
+    As with the machine's clock, each reading is later than the one before.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RealTime:
 
 @pytest.fixture(autouse=True)
 def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
-    """The time of the test's sandboxes: no test knows how fast the machine is."""
+    """The real time of the test's sandboxes, so that no test depends on the machine's speed."""
     real_time = RealTime()
     monkeypatch.setattr(world, "time", SimpleNamespace(time=real_time.now))
     monkeypatch.setattr(state, "Limits", functools.partial(state.Limits, real_time.now))
@@ -45,13 +45,13 @@ def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
 
 @pytest.fixture
 def start_sandbox() -> Iterator[StartSandbox]:
-    """Starts a sandbox with settings and gives a client of it."""
+    """Starts a sandbox with settings and returns a client of it."""
     with ExitStack() as stack:
         yield lambda **settings: Client(stack.enter_context(Sandbox(make_settings(settings))))
 
 
 @pytest.fixture
 def client(request: pytest.FixtureRequest, start_sandbox: StartSandbox) -> Client:
-    """A client of a sandbox with the settings of the test's marker, which tolerates any speed of calling."""
+    """A client of a sandbox with the settings of the test's marker; by default, no limits are enforced."""
     marker = request.node.get_closest_marker("webcollect_sandbox")
     return start_sandbox(**{"enforce_limits": False, **(marker.kwargs if marker else {})})

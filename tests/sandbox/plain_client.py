@@ -11,7 +11,7 @@ from tests.interruption import PATIENCE
 
 
 class Client:
-    """Calls a sandbox as the demo account; ``get`` and ``post`` give the response, ``data`` its payload."""
+    """Calls a sandbox as the demo account; ``get`` and ``post`` return the response."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
@@ -40,7 +40,7 @@ class Client:
         return self.post("/token", body, headers={})
 
     def renew(self, refresh_token: str | None = None) -> requests.Response:
-        """Use a refresh token; by default the sandbox's own."""
+        """Exchange a refresh token; by default the sandbox's own."""
         return self.token(
             grant_type="refresh_token", refresh_token=refresh_token or self.sandbox.refresh_token
         )
@@ -64,7 +64,7 @@ class Client:
         data(self.post("/cloudextraction/subtasks:start", {"taskId": task_id, "subTaskIds": ids}))
 
     def run(self, task_id: str) -> None:
-        """Start all of a task, and let its run end."""
+        """Start all sub-tasks of a task, and let the run end."""
         self.start(task_id)
         self.control.advance(300)
 
@@ -75,7 +75,7 @@ class Client:
         return found
 
     def rows(self, task_id: str, size: int = 1000, **batch: str) -> list[dict[str, Any]]:
-        """All rows, by the contract's paging rule."""
+        """Return all rows, read by the contract's paging rule."""
         page = self.page(task_id, 0, size, **batch)
         rows: list[dict[str, Any]] = page["data"]
         while page["restTotal"]:
@@ -85,13 +85,13 @@ class Client:
 
 
 def data(response: requests.Response) -> Any:
-    """The payload of an answer that must be a success."""
+    """Return the payload of a response that must be a success."""
     assert response.status_code == 200, response.text
     return response.json()["data"]
 
 
 def refusal(response: requests.Response) -> tuple[int, str]:
-    """Status and error code of an answer that must be an error envelope."""
+    """Return the status and the error code of a response that must be an error envelope."""
     body = response.json()
     assert body.keys() == {"error", "requestId"}
     assert body["error"].keys() == {"code", "message"}

@@ -1,4 +1,4 @@
-"""Who may call what, with which credential and how often; and how long tokens are good."""
+"""Who may call what, with which credential and how often; and how long tokens are valid."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_limits_let_in_a_number_of_requests_in_a_period(
     assert refusal(answers[-1]) == (429, "TooManyRequests")
     assert client.get(STATS).status_code == (429 if path == STATS else 200)
     real_time.sleep(period - 0.01)
-    client.control.advance(60)  # which does not help against limits
+    client.control.advance(60)  # limits do not go by the sandbox's clock
     assert client.call(method, path, json=json).status_code == 429
     real_time.sleep(0.02)
     assert client.call(method, path, json=json).status_code == 200
@@ -91,7 +91,7 @@ def test_limits_count_callers_apart(start_sandbox: StartSandbox) -> None:
 
 
 def is_let_in(client: Client, record: dict[str, str]) -> bool:
-    """Whether the access token of a record is good."""
+    """Return whether the service accepts the access token of a record."""
     answer = client.get(STATS, {"Authorization": f"Bearer {record['access_token']}"})
     if answer.status_code == 200:
         return True
@@ -116,7 +116,7 @@ def test_a_used_refresh_token_is_treated_as_configured(client: Client, reuse: st
 
 
 @pytest.mark.parametrize("lifetime", [86_400, 60])
-# of tasks alone
+# this speeds up tasks alone, not the life of tokens
 @pytest.mark.webcollect_sandbox(speed=10_000_000)
 def test_an_access_token_lives_for_a_day_or_as_long_as_set(client: Client, lifetime: int) -> None:
     if lifetime != 86_400:

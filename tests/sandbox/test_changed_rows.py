@@ -1,4 +1,4 @@
-"""Rows that change from one row on, as after a change of the web site."""
+"""Rows whose columns change from a certain row on, as after a change of the web site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TASK = demo.FINISHED_TASK_ID  # two batches with 120 rows each
 
 
 def empty_prices(rows: list[dict[str, Any]]) -> list[int]:
-    """The indexes of the rows whose price is empty."""
+    """Return the indexes of the rows whose price is empty."""
     return [index for index, row in enumerate(rows) if row["price"] == ""]
 
 

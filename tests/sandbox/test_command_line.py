@@ -23,7 +23,7 @@ from tests.sandbox.command import Running
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """Starts a sandbox with options of the command line."""
+    """Starts a sandbox with options on its command line."""
     started: list[Running] = []
 
     def start(*options: str) -> Running:
@@ -81,7 +81,7 @@ def test_times_are_in_utc_wherever_it_runs(
 ) -> None:
     monkeypatch.setenv("TZ", zone)
     control = Control(start("--speed", "100000").url)
-    # the service tells milliseconds
+    # the service gives times in milliseconds
     before = datetime.now(UTC) - timedelta(milliseconds=1)
     control.start_task(demo.TASK_ID)
     until(lambda: control.task(demo.TASK_ID)["state"] == "Finished")

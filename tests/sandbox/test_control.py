@@ -1,4 +1,4 @@
-"""Steering a sandbox: tasks, time, settings, the request log."""
+"""Control of a sandbox: tasks, time, settings, the request log."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_earlier_runs_ended_an_hour_apart_the_last_an_hour_ago(client: Client) -
     task = client.control.add_task(rows=9, lots=2)
     lasts = sum(client.control.configure()[name] for name in ("wait_seconds", "run_seconds"))
     starts = [datetime.fromisoformat(run["start"] + "+00:00").timestamp() for run in task["runs"]]
-    # the service tells milliseconds
+    # the service gives times in milliseconds
     assert [now - start - lasts for start in starts] == pytest.approx([7200, 3600], abs=0.001)
 
 
@@ -166,8 +166,8 @@ def test_reading_commands_need_no_body(client: Client) -> None:
     assert client.post("/_sandbox/now").json() > 0
 
 
-#: Requests that a browser may send for a web page: of another site, by a name that was made to lead here, as
-#: an image or a link.
+#: Requests that a browser may send for a web page: from another site, under a host name that points to this
+#: machine, or for an image or a link. Each has its method, its headers and the status of the response.
 OF_PAGES = [
     *(
         ("POST", {"Origin": origin}, 403)
@@ -189,7 +189,7 @@ OF_PAGES = [
 
 
 def reset(client: Client, method: str, headers: dict[str, str]) -> requests.Response:
-    """Tell the sandbox to forget everything."""
+    """Send the command ``reset``, by which the sandbox forgets everything, with a method and headers."""
     port = client.sandbox.url.rpartition(":")[2]
     headers = {name: value.format(port=port) for name, value in headers.items()}
     return client.call(method, "/_sandbox/reset", headers)

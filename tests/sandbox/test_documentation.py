@@ -1,4 +1,4 @@
-"""``docs/reference/sandbox.md`` tells all of it, and the truth."""
+"""``docs/reference/sandbox.md`` names all commands, kinds of failures and demo data that the sandbox has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from airflow_provider_webcollect.sandbox.state import Kind
 GUIDE = (Path(__file__).parents[2] / "docs/reference/sandbox.md").read_text()
 
 
-#: What a sandbox starts with.
+#: The names in ``demo`` of what a sandbox has when it starts.
 FOUND_THERE = (
     *("USERNAME", "PASSWORD", "ACCESS_TOKEN", "REFRESH_TOKEN", "API_KEY", "DATAHUB_API_KEY"),
     *("TASK_ID", "FINISHED_TASK_ID", "GROUPED_TASK_ID", "APP_ID", "UNRELEASED_APP_ID", "OTHERS_APP_ID"),

@@ -1,4 +1,4 @@
-"""Answers that go wrong on demand."""
+"""Responses that fail on demand."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-# what a run within this process imports first is imported again by the next one
+# pytester forgets modules that a run imports first, so that each run would import the server again
 import airflow_provider_webcollect.sandbox.server  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -22,9 +22,8 @@ ROOT = Path(__file__).parents[2]
 def elsewhere(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.RunResult]:
     """Runs pytest in a folder of its own, where the package can be imported."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
-    monkeypatch.setenv(
-        "PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1"
-    )  # loading those of this environment takes seconds
+    # loading this environment's plugins takes seconds
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     return partial(pytester.runpytest_inprocess, "--strict-markers", "-p", "no:cacheprovider")
 
 

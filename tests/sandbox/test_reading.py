@@ -162,7 +162,7 @@ def test_every_run_collects_a_file_and_repeats_it(
 class TestProducts:
     @staticmethod
     def runs(client: Client, count: int, **task: Any) -> list[list[dict[str, Any]]]:
-        """The rows of each of the first runs of a task, 40 each."""
+        """Return the rows of each run of a new task; each run has 40 rows."""
         task_id = add(client, *[40] * count, **task)
         return [client.rows(task_id, lotno=f"{number:06d}") for number in range(1, count + 1)]
 

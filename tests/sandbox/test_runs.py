@@ -1,6 +1,6 @@
 """The life of a task in the cloud: endpoints 12 to 16.
 
-A run waits for 30 seconds, collects for 240, and stays hidden behind the run before for its first 20.
+A run waits for 30 seconds and collects for 240. For its first 20 seconds, statuses still show the run before.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def test_a_run_is_as_fast_as_set_on_the_sandbox_clock(client: Client, real_time:
     status = client.status(TASK)
     assert status["status"] == "Finished"
     times = [datetime.fromisoformat(f"{status[f'{name}ExecuteTime']}Z") for name in ("start", "end")]
-    # the service tells milliseconds
+    # the service gives times in milliseconds
     assert [time.timestamp() - began for time in times] == pytest.approx([0, 0.09], abs=0.002)
 
 
@@ -279,7 +279,7 @@ def test_a_stopped_task_can_be_started_again(client: Client) -> None:
     client.run(TASK)
     assert client.status(TASK)["executedTimes"] == 2
     assert client.status(TASK)["status"] == "Finished"
-    # stopping what does not run changes nothing
+    # stopping a task that does not run changes nothing
     client.control.stop_task(TASK)
     assert client.status(TASK)["status"] == "Finished"
 

@@ -13,7 +13,7 @@ ALL_TYPES = ["LoopAction", "NavigateAction", "EnterTextAction"]
 
 
 def steps(client: Client, task_id: str = demo.TASK_ID) -> dict[str, dict[str, Any]]:
-    """A task's steps by their type, as the service shows them."""
+    """Return a task's steps by their type, as the service shows them."""
     [record] = data(client.post("/task/getActions", {"taskIds": [task_id], "actionTypes": ALL_TYPES}))
     return {step["actionType"]: step for step in record["actions"]}
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer is an error envelope that says what, and nothing is done."""
+"""Whatever is wrong with a request, the response is an error envelope, and the request has no effect."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_empty_body_is_an_update_of_nothing(client: Client, body: bytes) -> N
     assert refusal(client.post(UPDATE, data=body)) == (400, "RequestModelNull")
 
 
-#: The right query of operations that take one, but for the task.
+#: The method and a valid query, without the task, of the operations that take a query.
 QUERIES: dict[str, tuple[str, dict[str, Any]]] = {
     "/task/copy": ("POST", {}),
     "/task/moveToGroup": ("POST", {"taskGroupId": 2}),
@@ -94,7 +94,7 @@ QUERIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def ask(client: Client, path: str, **changes: Any) -> tuple[int, str]:
-    """Return how a query is refused that is right but for some changes; None takes something out."""
+    """Return status and code of the refusal of a valid query with changes; None removes a parameter."""
     method, right = QUERIES[path]
     query = {"taskId": demo.FINISHED_TASK_ID, **right, **changes}
     return refusal(client.call(method, path, params=query))

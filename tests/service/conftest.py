@@ -18,7 +18,7 @@ from airflow_provider_webcollect.service.rate_limit import RateLimiter
 from airflow_provider_webcollect.service.settings import ClientTiming
 from airflow_provider_webcollect.service.threads import Stop
 
-#: Makes clients; what is given replaces the usual settings, credentials and so on.
+#: Makes clients; arguments replace the usual settings, credentials and so on.
 Connect: TypeAlias = "Callable[..., Client]"
 
 
@@ -39,7 +39,7 @@ class Clock(Stop):
 
 
 class Crowd(Clock):
-    """Time that passes once all of a number of threads sleep or have left, until the next of them wakes."""
+    """Time that jumps to the next wake-up once all threads, ``size`` in number, sleep or have left."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Crowd(Clock):
             self._changed.wait_for(lambda: self.time >= due)
 
     def leave(self) -> None:
-        """Say that a thread sleeps no more."""
+        """Count this thread out: it will not sleep any more."""
         with self._changed:
             self._one_less()
 
@@ -69,7 +69,7 @@ class Crowd(Clock):
 
 @pytest.fixture
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No proxy and no certificate authorities in the environment."""
+    """Remove proxies and certificate authorities from the environment."""
     for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -88,9 +88,9 @@ def on_clock(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Connect:
-    """Makes clients, as ``connect`` does, whose pauses only move the clock; limits know no other time.
+    """Makes clients, as ``connect`` does, whose pauses only move the clock, as do those of the rate limits.
 
-    Each client has limits of its own. None prefetches: how long a response takes, this clock does not say.
+    Each client has its own limits. None prefetches, since this clock does not show how long a response takes.
     """
     usual = clock
     in_turn = ClientTiming(slow_response=math.inf)

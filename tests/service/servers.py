@@ -1,4 +1,4 @@
-"""Small servers for what the sandbox cannot do: other hosts, TLS, proxies, and answers byte by byte."""
+"""Small servers for what the sandbox cannot do: other hosts, TLS, proxies, and responses byte by byte."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tests.interruption import PATIENCE
 
 
 def refusal(code: str, status: int = 400) -> bytes:
-    """Return the bytes of an error of the service."""
+    """Return the bytes of an error response of the service."""
     error = {"error": {"code": code, "message": "m"}, "requestId": "r"}
     return answer(json.dumps(error).encode(), status)
 
 
 def answer(body: bytes | dict[str, object] | list[object], status: int = 200, **headers: str) -> bytes:
-    """Return the bytes of an HTTP answer; a dict or list is the ``data`` of a success."""
+    """Return the bytes of an HTTP response; a dict or list is the ``data`` of a success."""
     content = body if isinstance(body, bytes) else json.dumps({"data": body, "requestId": "r"}).encode()
     fields = {
         "Content-Type": "application/json",
@@ -45,10 +45,10 @@ def answer(body: bytes | dict[str, object] | list[object], status: int = 200, **
 class Server:
     """A server on loopback that answers one request per connection, several connections at once.
 
-    :param respond: is given the request's bytes and returns the answer's, or its pieces; None leaves the
-        caller waiting.
-    :param context: makes it speak TLS.
-    :param tunnel: makes it a proxy that takes every CONNECT and is the TLS server at its end itself.
+    :param respond: takes the request's bytes, and returns the response's bytes or pieces; with None, the
+        caller gets no response.
+    :param context: TLS context of a server that speaks TLS.
+    :param tunnel: TLS context of a proxy that accepts every CONNECT and itself is the server behind it.
     """
 
     respond: Callable[[bytes], bytes | Iterator[bytes] | None]
@@ -152,7 +152,7 @@ def make_authority(folder: Path, name: str = "127.0.0.1") -> tuple[Path, ssl.SSL
 
 
 def query_number(request: bytes, name: bytes = b"offset") -> int:
-    """Return the number that a request asks with."""
+    """Return the number in a request's query parameter."""
     match = re.search(rb"[?&]%s=(\d+)" % name, request)
     assert match
     return int(match[1])

@@ -1,4 +1,4 @@
-"""An argument is parsed by its annotation: what each kind takes, and what the error says."""
+"""An argument is parsed by its annotation: what each kind accepts, and what the error says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, kw_only=True):
 
 
 class Markup(str):
-    """A text as templates give it, which encoders refuse."""
+    """A subclass of ``str``, as templates return; encoders refuse it."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What goes over the wire beside the call itself: credentials, redirects, TLS, proxies, connections."""
+"""What goes over the network besides the call itself: credentials, redirects, TLS, proxies, connections."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestCredentials:
                     client.send(call)
                 assert "`api_key_everywhere`" in str(refusal.value)
                 assert refusal.value.endpoint == call.endpoint.name
-                # what goes with the key instead
+                # with a key, rows can be read by batch instead
                 assert ("`lotno`" in str(refusal.value)) is (call.endpoint is endpoints.read_data.endpoint)
         assert sandbox.control.requests() == []
 
@@ -109,7 +109,7 @@ class TestCredentials:
         with pytest.raises(errors.ServiceUnreachable, match="Check the connection's host"):
             client.send(endpoints.copy_task("t"))
 
-    def test_two_rejected_tokens_in_a_row_end_no_call(self, on_clock: Connect, sandbox: Sandbox) -> None:
+    def test_a_call_survives_two_rejected_tokens_in_a_row(self, on_clock: Connect, sandbox: Sandbox) -> None:
         sandbox.control.fail(STATS, times=2, status=401)
         client = on_clock(
             credentials=Credentials(access_token=sandbox.access_token, refresh_token=sandbox.refresh_token)

@@ -1,4 +1,4 @@
-"""The twenty endpoints: what comes back, what has changed at the service, and what each refusal is."""
+"""The twenty endpoints: what each returns, what it changes at the service, and how it refuses."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class TestRefusal:
             (endpoints.read_data("no-such-task", 0, 10), "(asked for task no-such-task)"),
             (endpoints.copy_task("no-such-task"), "(asked for task no-such-task)"),
             (endpoints.replace_urls("no-such-task", url_list(URLS)), "(asked for task no-such-task)"),
-            # the task is there, and the group is not
+            # the task exists, the group does not
             (endpoints.move_task(demo.TASK_ID, 99), f"no task group 99 (asked for task {demo.TASK_ID})"),
         ],
     )
@@ -84,7 +84,7 @@ class TestRefusal:
 @pytest.mark.parametrize("value", ODD)
 def test_an_id_that_looks_like_a_path_is_quoted(client: Client, sandbox: Sandbox, value: str) -> None:
     for call, refusal in (
-        # which takes no relative path
+        # an app's id cannot be a relative path
         (endpoints.deprecate_data_app(value.removeprefix("../")), errors.NotFound),
         (endpoints.read_batch_data(demo.FINISHED_TASK_ID, value, 5, 7), errors.RequestRejected),
         (endpoints.copy_task(value, 3), errors.NotFound),

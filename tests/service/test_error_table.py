@@ -1,4 +1,4 @@
-"""Which error each cause leads to, whatever the endpoint, and what that error lets a caller do."""
+"""Which error each cause leads to, whatever the endpoint, and which properties that error has."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ PROPERTIES: dict[str, set[type[errors.WebCollectError]]] = {
 class World:
     """What a cause may need.
 
-    :ivar server: the server that got requests, if there was one.
-    :ivar now: the time by which the client knows how long an answer takes.
+    :ivar server: the server that receives the requests; None if there is none.
+    :ivar now: the time by which the client measures how long a response takes.
     """
 
     server: Server | None = None
@@ -78,7 +78,7 @@ class World:
             yield at(self.server.url, **settings)
 
 
-#: Makes the service, or the way to it, behave so; gives the settings of the client.
+#: Makes the service, or the network, behave in a certain way; yields settings of the client.
 Cause = Callable[[World], AbstractContextManager[dict[str, Any]]]
 
 
@@ -144,7 +144,7 @@ def proxy_named(name: str) -> Cause:
 
 
 def drips(head: bytes) -> Cause:
-    """Each byte takes ten seconds, of a hundred that the answer may take."""
+    """Return a cause by which each byte takes ten seconds; a response may take a hundred."""
 
     def cause(world: World) -> AbstractContextManager[dict[str, Any]]:
         def drip(request: bytes) -> Iterator[bytes]:
@@ -247,7 +247,7 @@ def test_what_happens_leads_to_its_error(
     world = World(tmp_path, monkeypatch.setenv)
     monkeypatch.setattr(client_module, "time", SimpleNamespace(monotonic=lambda: world.now))
     calls = one_call_of_each(scene)
-    # at night, too, some causes take too long for all calls
+    # some causes take too long for all calls, even at night
     if row.what.endswith("_timeout") or not ALL_HISTORIES:
         calls = one_of_each_kind(calls, random.Random(f"{SEED} {row.what}"))
     with row.cause(world) as settings:
@@ -266,7 +266,7 @@ def test_what_happens_leads_to_its_error(
 
 
 def one_of_each_kind(calls: list[Call[Any]], chance: random.Random) -> list[Call[Any]]:
-    """Draw the calls of which an error's class and the tries depend, and one of the other service's."""
+    """Draw a call of each kind; errors and attempts depend on it. The data-app service is a kind too."""
     kinds = defaultdict(list)
     for call in calls:
         kinds[call.retry, call.result is NOTHING, call.endpoint.name == "deprecate_data_app"].append(call)
@@ -274,8 +274,8 @@ def one_of_each_kind(calls: list[Call[Any]], chance: random.Random) -> list[Call
 
 
 def check(row: Row, call: Call[Any], error: errors.WebCollectError) -> int:
-    """Check the error of a call and return how often the call was to be tried."""
-    # that there is no other token is not about the call
+    """Check the error of a call, and return the expected number of attempts."""
+    # a rejected token without another credential is not an error of the call
     assert error.endpoint == call.endpoint.name or row.error is errors.TokenRejected
     assert "SECRET" not in f"{error} {error!r} {error.__cause__!r}"
     once = row.error in PROPERTIES["uncertain"] and call.retry is Retry.ONLY_IF_UNSENT
@@ -294,7 +294,7 @@ def properties_of(error: errors.WebCollectError | type[errors.WebCollectError]) 
 
 def test_every_error_has_its_properties() -> None:
     for kind in vars(errors).values():
-        # a base that is never raised itself
+        # a base class that is never raised itself
         is_raised = isinstance(kind, type) and kind is not errors.CredentialError
         if is_raised and issubclass(kind, errors.WebCollectError):
             assert properties_of(kind) == {name for name, kinds in PROPERTIES.items() if kind in kinds}, kind

@@ -1,4 +1,4 @@
-"""Errors: they carry all facts, survive pickling, say what to do, and never show a secret."""
+"""Errors: they have all facts, survive pickling, say what to do, and never show a secret."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_wrong_argument_is_data_apart_from_the_place_in_it(argument: str, name
     assert str(error) == f"`{argument}` is 7; it must be a text"
 
 
-#: Faults that between them reach every way in which a client words an error.
+#: Faults that together reach every place at which the client words an error.
 FAULTS: list[dict[str, Any]] = [
     {"status": 401},
     {"status": 403},

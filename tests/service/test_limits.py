@@ -1,4 +1,4 @@
-"""The contract's limits: what breaks one is refused before anything is sent."""
+"""The contract's limits: an argument that breaks one is refused before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No long wait is silent: its log says what it waits for, and does not say so all the time."""
+"""No long wait is silent: its log says what it waits for, but not all the time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.service.conftest import Clock, Connect
 
 PROVIDER = "airflow_provider_webcollect"
 STATS = "/cloudextraction/task/stats"
-#: Pauses of at least three seconds, because the service asks for them.
+#: Attempts that wait for as long as the service asks, up to 30 seconds.
 PATIENT = Retries(first_wait=0.01, longest_wait=30.0)
 
 pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.webcollect_sandbox(enforce_limits=False)
 @pytest.fixture(autouse=True)
 def captured(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     caplog.set_level(logging.INFO, PROVIDER)
-    # where Airflow was imported before, the sandbox's requests are logged too
+    # if Airflow was imported before, the sandbox's requests are logged too
     with caplog.filtering(logging.Filter(PROVIDER)):
         yield
 

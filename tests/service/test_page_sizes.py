@@ -1,4 +1,4 @@
-"""Pages that are too large for the service: fewer rows are requested, and later more again."""
+"""Pages that are too large for the service: the client requests fewer rows, and later more again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def sizes(server: Server) -> list[int]:
 
 
 def limited(most: int, refusal: bytes, recovers_at: int = ROWS) -> Callable[[bytes], bytes]:
-    """Answer with rows, but with ``refusal`` where more than ``most`` are requested before a row."""
+    """Return an answer function: rows, but ``refusal`` to more than ``most`` before row ``recovers_at``."""
 
     def respond(request: bytes) -> bytes:
         offset, size = query_number(request), query_number(request, b"size")
@@ -45,7 +45,7 @@ def pages_of(client: Client, size: int) -> list[DataPage]:
 
 
 def client_of(server: Server, timing: ClientTiming = TIMING, **retries: float) -> Client:
-    """Return a client of a server that tries again at once."""
+    """Return a client of a server; the client tries again at once."""
     quick: dict[str, Any] = {"first_wait": 0.0, "longest_wait": 0.0, **retries}
     limits = {"read_timeout": PATIENCE, "total_timeout": PATIENCE, "max_response_bytes": 100_000}
     return servers.client_of(server, timing, retries=Retries(**quick), **limits)
@@ -64,7 +64,7 @@ REFUSALS = {
 }
 
 
-#: Those that are surely about the size; others are first tried again with the same.
+#: Refusals that are surely about the size; after others, the same size is tried again first.
 SURELY_TOO_LARGE = {"too large, said as usual", "more than is read"}
 
 

@@ -1,4 +1,4 @@
-"""Reads that take several calls: by the cursor that comes back, to the end, and never for ever."""
+"""Reads that take several calls: they follow the returned cursor to the end, and never go on for ever."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class TestCountsThatContradictTheRows:
             (0, [page(1, 3, 2, 1), page(2, 3, 0, 1)], "announced 3 rows, and 2 came"),
             (0, [page(1, 3, 2, 1), page(2, 2, 0, 1)], "announced 3 rows, and then 2"),
             (0, [page(2, 1, 3, 2)], "announced 1 rows, 2 came, and more"),
-            # from the middle on, what is left has to come
+            # a read from the middle on must return the rows that are left
             (9, [page(10, 20, 10, 1), page(20, 20, 0, 0)], "had 10 rows left; 0 came"),
         ],
     )
@@ -122,7 +122,7 @@ class TestCountsThatContradictTheRows:
                 list(reader.pages(begin))
         assert failure.value.endpoint == "read_data"
 
-    def test_cannot_be_told_from_the_middle_on(self, connect: Connect) -> None:
+    def test_are_not_checked_from_the_middle_on(self, connect: Connect) -> None:
         with serving(lambda _: page(9, 9, 0, 1)) as server:
             reader = PageReader(connect(base_url=server.url), "t")
             assert len(list(reader.pages(8))) == 1

@@ -1,4 +1,4 @@
-"""Where answers take long, the next page is requested while the rows of the page before still arrive."""
+"""If responses take long, the next page is requested while the rows of the page before still arrive."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FAULTS: list[dict[str, Any]] = [
 ]
 
 
-#: Answers take long, however quick the machine is.
+#: Every response counts as slow, however fast the machine is.
 SLOW = ClientTiming(slow_response=0.0, stuck_wait=0.0)
 
 
@@ -53,7 +53,7 @@ def client(connect: Connect) -> Client:
 
 
 class Ticking(Clock):
-    """Time that passes whenever somebody looks at it, too: now a little, now more."""
+    """Time that also passes, by a random step, whenever it is read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Ticking(Clock):
 
 
 class Reader(PageReader):
-    """One that counts the requests of each read."""
+    """A reader that counts its requests."""
 
     def __init__(self, client: Client, task_id: str = "t", size: int = SIZE) -> None:
         self.sent = 0
@@ -81,7 +81,7 @@ class Reader(PageReader):
 
 
 def body_at(offset: int, size: int = SIZE) -> dict[str, Any]:
-    """Return the page at ``offset``, whose cursor counts rows; it is longer than what shows the cursor."""
+    """Return the page at ``offset``, whose cursor counts rows; it is longer than the head with the cursor."""
     end = min(ROWS, offset + size)
     rows = [{"n": number, "text": "t" * HEAD_BYTES} for number in range(offset, end)]
     return {"offset": end, "total": ROWS, "restTotal": ROWS - end, "data": rows}
@@ -120,7 +120,7 @@ class TestTheNextPage:
         assert rows_of(pages) == sandbox.control.true_rows(task)
         assert sent == [2, 3, 4, 5, 5]
         assert len(sandbox.control.requests()) == 5
-        # none where an earlier page is read again
+        # nothing is prefetched when an earlier page is read again
         assert reader.sent_by(0) == 1
 
     def test_is_seen_in_a_packed_answer(self) -> None:
@@ -165,7 +165,7 @@ class TestTheNextPage:
         assert set(ahead) == {0, 1}
 
 
-class TestAPageThatWasAskedForInVain:
+class TestAnUnusedPrefetchedPage:
     def test_costs_one_request_and_pauses_prefetching(self, client: Client, sandbox: Sandbox) -> None:
         task = sandbox.control.add_task(rows=2000, state="Finished")["task_id"]
         reader = Reader(client, task)
@@ -214,7 +214,7 @@ class TestAPageThatWasAskedForInVain:
 
         with serving(respond) as server, client_of(server, SLOW) as client:
             reader = Reader(client)
-            # cut, ahead, again
+            # the cut page, the next page in advance, and the first page again
             assert reader.sent_by(0) == 3
             assert reader.sent_by(SIZE) == 1
 
@@ -229,7 +229,7 @@ class TestAPageThatWasAskedForInVain:
         with serving(respond) as server, client_of(server, SLOW) as client:
             rows = rows_of(Reader(client, size=10).pages())
         assert [row["n"] for row in rows] == list(range(ROWS))
-        # ahead, again, half of it; and in the end as many rows as at first
+        # the next page in advance, again, and by halves; in the end as many rows as at first
         assert sizes[1:5] == [10, 10, 5, 2]
         assert sizes[-1] == 10
 

@@ -115,7 +115,7 @@ class TestOneProcess:
 
 
 class TestProcessesOnOneAddress:
-    """More in benchmarks/rate_limits.py, whose simulation in virtual time these are of."""
+    """Simulations in virtual time; there are more in benchmarks/rate_limits.py, which has the simulation."""
 
     @pytest.mark.parametrize("count", [2, 10])
     def test_each_has_its_share_and_hardly_any_429(self, count: int) -> None:
@@ -133,7 +133,7 @@ class TestProcessesOnOneAddress:
         assert answers.shares(range(10), 660, 960)[0] < 3
 
 
-#: Seconds that a request and its answer are on their way.
+#: Seconds that a request, or its response, is on its way.
 on_the_way = strategies.floats(0, 3, allow_nan=False)
 
 
@@ -145,7 +145,7 @@ on_the_way = strategies.floats(0, 3, allow_nan=False)
 )
 @given(strategies.lists(strategies.tuples(on_the_way, on_the_way), min_size=6, max_size=40))
 def test_the_limit_holds_however_late_requests_arrive(delays: list[tuple[float, float]]) -> None:
-    """Five status queries per second are allowed (contract.md, Limits), as they arrive."""
+    """Five status queries may arrive per second (contract.md, Limits)."""
     clock = Clock()
     limiter = RateLimiter(STATUS_INTERVALS[RateLimit.STATUS_V2], clock.now)
     arrived = []
@@ -153,7 +153,7 @@ def test_the_limit_holds_however_late_requests_arrive(delays: list[tuple[float, 
         clock.time += limiter.reserve().wait + there
         arrived.append(clock.time)
         clock.time += back
-    # a billionth of a second for what floats cannot say
+    # a billionth of a second of tolerance for the rounding of floats
     assert all(sixth - first >= 1 - 1e-9 for first, sixth in zip(arrived, arrived[5:], strict=False))
 
 
@@ -168,7 +168,7 @@ class TestSharing:
     def test_the_lowest_rate_of_all_open_clients_counts(self) -> None:
         for rate, gap in ((19, 1 / 19), (0, 1 / 20), (5, 1 / 5), (40, 1 / 20)):
             address = f"https://rate-{rate}.example"
-            # of a client that has ended
+            # the rate of a client that has ended does not count
             shared_rate_limiters(address, 0.1)
             both = shared_rate_limiters(address, 20), shared_rate_limiters(f"{address}.:443", rate)
             (limiter,) = both[0][RateLimit.GENERAL]

@@ -1,4 +1,4 @@
-"""Reading answers: what practice sends is read as the contract means it, and nothing else passes for it."""
+"""Reading responses: variants that occur in practice are read as the contract means; others are refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ OTHER_SHAPES: list[tuple[Call[Any], list[Any]]] = [
 
 
 def read(call: Call[Any], body: Any, status: int = 200, **headers: str) -> Any:
-    """Read an answer; ``body`` is JSON to be, or bytes as they are."""
+    """Read a response; ``body`` is bytes, or a value that is sent as JSON."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     headers = {name.replace("_", "-"): value for name, value in headers.items()}
     return read_response(call.result, Response(status, headers, raw), None, of_data_app=call is DEPRECATE)
@@ -387,7 +387,7 @@ class TestValues:
             ({"failedTasks": None}, []),
             ({"failedTasks": []}, []),
             ({"failedTasks": {}}, []),
-            # one may be an object instead of a list
+            # a single failure may be an object instead of a list
             ({"failedTasks": {"taskId": "t", "reason": "No."}}, [("t", "No.")]),
         ],
     )
@@ -479,7 +479,8 @@ def deflate(data: bytes) -> bytes:
 PAGE_TEXT = '{"data": {"offset": 9, "total": 9, "restTotal": 0, "data": [' + " " * 3_000_000 + '{"a": "ü"}]}}'
 PAGE_BYTES = PAGE_TEXT.encode()
 PACKED = gzip.compress(PAGE_BYTES)
-#: The forms of a body that requests reads, and the two names of no coding at all, which it does not.
+#: Forms of a body that the library ``requests`` reads, and lists with `identity` or an empty name, which it
+#: does not read.
 FORMS: dict[str, tuple[bytes, str]] = {
     **{coding: (PACKED, coding) for coding in ("gzip", "x-gzip", "GZIP", "gzip, identity", "identity,gzip")},
     "an empty name": (PACKED, "gzip,"),
@@ -524,7 +525,7 @@ def test_an_error_is_read_in_every_form(on_clock: Connect, form: str) -> None:
 @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Shanghai"])
 def test_a_date_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch, form: str, zone: str) -> None:
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=20)
-    # an unknown local zone, which readers of mail take for no zone at all
+    # "-0000" stands for an unknown zone, and parsers of mail dates then return a date without a zone
     said = later.strftime(form).replace("+0000", "-0000")
     monkeypatch.setenv("TZ", zone)
     time.tzset()
@@ -536,7 +537,7 @@ def test_a_date_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch, form: str
 
 
 class TestWhatTheServiceSendsIsNotTheUsersMistake:
-    """A value that could not be sent back is refused where it is read, as a response."""
+    """A value that could not be sent back is refused when the response with it is read."""
 
     @pytest.mark.parametrize(
         "number",

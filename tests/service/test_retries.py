@@ -1,4 +1,4 @@
-"""Trying again: what may be repeated is, what must not be is sent once, and what happened is reported."""
+"""Retries: calls that may be repeated are, others are sent once, and the outcome is reported."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_service_that_comes_up_late_gets_an_unsafe_call_once(connect: Connect)
 
 
 class TestInterruptions:
-    """What a signal raises is no error of the client's, and still may leave an outcome unknown."""
+    """An exception that a signal raises is not the client's, but may leave an outcome unknown."""
 
     def test_an_unrepeatable_call_has_an_unknown_outcome(self, connect: Connect, scene: Scene) -> None:
         for call in [operation.call(scene) for operation in OPERATIONS if operation.doubt]:
@@ -148,7 +148,7 @@ class TestInterruptions:
         ("call", "credentials"),
         [
             (CALL, Credentials(access_token="a")),
-            # what is outstanding here is the answer to the renewal of the token
+            # here, the response to the renewal of the token is outstanding
             (endpoints.copy_task("t"), Credentials(refresh_token="r")),
         ],
         ids=["safe", "unsent"],

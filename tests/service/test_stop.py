@@ -1,4 +1,4 @@
-"""A client that is stopped while other threads use it: it sends nothing any more, and nobody waits in it."""
+"""A client that is stopped while other threads use it: it sends nothing more, and no thread waits in it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.service.servers import Server, answer, make_authority, query_number, 
 pytestmark = pytest.mark.usefixtures("plain_environment")
 
 CALL = endpoints.get_running_counts()
-#: What a server has received over a connection that was closed.
+#: What a server has received over a connection that was closed before a request.
 NOTHING = b"\r\n\r\n"
 TOKEN: dict[str, object] = {
     "access_token": "new",
@@ -42,7 +42,7 @@ def stop() -> Stop:
 
 @pytest.fixture
 def stoppable(connect: Connect, stop: Stop) -> Connect:
-    """Makes clients that share the stop; arguments are those of ``connect``."""
+    """Makes clients that share the stop; it takes the arguments of ``connect``."""
     return functools.partial(connect, stop=stop)
 
 
@@ -60,7 +60,7 @@ def test_nothing_is_begun_after_a_stop(stop: Stop, stoppable: Connect, credentia
             client.send(CALL)
     assert stopped.value.unsent
     assert server.connections == 0
-    # for which the other processes would wait
+    # a note, for which the other processes would wait
     assert store.load_note() is None
 
 
@@ -151,7 +151,7 @@ def test_nothing_is_sent_over_a_slow_connection(stop: Stop, stoppable: Connect, 
 
 
 class Registers(MemoryTokenStore):
-    """A store that other processes wait for, and that fails a given number of times."""
+    """A shared store that fails to store a token a given number of times."""
 
     write_bound = 1.0
 
@@ -197,7 +197,7 @@ def test_a_token_that_comes_afterwards_is_stored_and_not_used(connect: Connect, 
     assert (stored.access_token, stored.refresh_token) == ("new", "next")
 
 
-#: Sends a call, and cancels it once told to.
+#: Sends a call, and cancels it once it reads a line.
 CANCELS = """
 import asyncio, sys
 from pathlib import Path
@@ -226,7 +226,7 @@ print("main has ended", flush=True)
 class TestTheEndOfTheProcess:
     @pytest.fixture
     def cancels(self, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-        """Begins a process that sends a call, and cancels it once the server has received a request."""
+        """Begins a process that sends a call, and has it cancel the call once the server has a request."""
         begun = []
 
         def begin(server: Server, credential: str, closes: str = "") -> subprocess.Popen[str]:

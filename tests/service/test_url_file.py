@@ -1,4 +1,4 @@
-"""Files of URLs: from anywhere, checked line by line."""
+"""Files of URLs: from any source, checked line by line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEXT = "\n".join(URLS).encode() + b"\n"
 
 
 class InPieces(io.RawIOBase):
-    """A raw stream, such as of a pipe: it gives less than is asked for."""
+    """A raw stream, as of a pipe, that returns fewer bytes than requested."""
 
     def __init__(self, content: bytes) -> None:
         self._left = content
@@ -73,7 +73,7 @@ SOURCES: dict[str, Callable[[Path], Any]] = {
 
 @pytest.fixture(params=[*SOURCES.values()], ids=[*SOURCES])
 def source(request: pytest.FixtureRequest) -> Iterator[Callable[[Path], Any]]:
-    """Makes what a user may give; what of it is open is closed after the test."""
+    """Makes a source that a user may pass; an open file is closed after the test."""
     with contextlib.ExitStack() as opened:
 
         def make(path: Path) -> Any:
@@ -152,7 +152,7 @@ class Troubled(io.BytesIO):
 
 
 class LibraryError(Exception):
-    """An error of a storage's library, which is no ``OSError``."""
+    """An error of a storage's library that is not an ``OSError``."""
 
 
 @pytest.mark.parametrize("kind", [TimeoutError, LibraryError, PermissionError])

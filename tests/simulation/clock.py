@@ -1,6 +1,6 @@
-"""Time that passes as soon as there is nothing else to do: of an event loop, and of events that a test sets.
+"""Simulated time, of an event loop or of scheduled events: it passes as soon as there is nothing else to do.
 
-No test waits, and the same events come in the same order each time. :class:`Turns` alone is of real time.
+No test waits, and the same events come in the same order each time. Only :class:`Turns` uses real time.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def simulated(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 
 
 class Timeline:
-    """Lets things happen at their moments; of those at the same moment, what was set first comes first."""
+    """Runs events at their times; of events at the same time, the one scheduled first comes first."""
 
     def __init__(self, now: float) -> None:
         self.now = now
@@ -48,18 +48,18 @@ class Timeline:
         self._numbers = itertools.count()
 
     def after(self, delay: float, event: Callable[[], object]) -> None:
-        """Set what happens after some seconds."""
+        """Schedule an event in some seconds."""
         heapq.heappush(self._events, (self.now + delay, next(self._numbers), event))
 
     def pass_time(self) -> None:
-        """Let all happen that is set, and what is set meanwhile."""
+        """Run all scheduled events, also those that are scheduled meanwhile."""
         while self._events:
             self.now, _, event = heapq.heappop(self._events)
             event()
 
 
 class Turns:
-    """Counts the turns of the event loop, in real time: it is never idle meanwhile."""
+    """Counts the turns of the event loop in real time, and keeps it busy meanwhile."""
 
     def __init__(self) -> None:
         self.count = 0

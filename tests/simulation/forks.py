@@ -1,8 +1,8 @@
-"""Work in processes of their own, which get killed.
+"""Work in forks of a process, which get killed.
 
-Everything is imported once; each line of JSON on the input is an order that a fork carries out, and each is
-answered by how that ended, as ``subprocess`` says it: a signal below 0, or the exit status. An order says at
-which call, or after how many seconds, its fork dies, so it repeats what has failed.
+The process imports everything once. Each line of JSON on its input is an order that a fork carries out. The
+answer is the fork's exit status, or the negative number of a signal, as in ``subprocess``. An order says at
+which call, or after how many seconds, its fork dies, so a failure can be repeated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.interruption import PATIENCE
 
 
 def serve(work: Callable[[dict[str, Any]], object]) -> None:
-    """Carry out the orders."""
+    """Carry out the orders on standard input, each in a fork."""
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -44,7 +44,7 @@ class Forks:
         self.process = process
 
     def run(self, order: dict[str, Any]) -> int:
-        """Return how the work on an order has ended."""
+        """Have a fork carry out an order; return its exit status, or the negative number of a signal."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -54,9 +54,9 @@ class Forks:
 
 @contextlib.contextmanager
 def running(server: str, *modules: str) -> Iterator[Forks]:
-    """Run a module that serves.
+    """Run a module whose ``main`` serves.
 
-    :param modules: what it needs, to be imported before the forks.
+    :param modules: modules that it needs, imported before the first fork.
     """
     code = f"import {', '.join([*modules, server])}; {server}.main()"
     process = subprocess.Popen(
@@ -71,9 +71,9 @@ def running(server: str, *modules: str) -> Iterator[Forks]:
 
 
 def disturbed_at(number: int, disturb: Callable[[], object]) -> Callable[[Any, str], None]:
-    """Return what changes methods so that something happens in the place of one of all their calls.
+    """Return a function that changes methods so that ``disturb`` is called before one of all their calls.
 
-    :param number: which of the calls, from 1.
+    :param number: number of that call, from 1.
     """
     left = number
 
@@ -93,10 +93,10 @@ def disturbed_at(number: int, disturb: Callable[[], object]) -> Callable[[Any, s
 
 
 def die() -> None:
-    """End this process at once."""
+    """Kill this process at once."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_after(seconds: float) -> None:
-    """End this process at once, some seconds from now: nothing handles the alarm."""
+    """Kill this process some seconds from now, by an alarm that nothing handles."""
     signal.setitimer(signal.ITIMER_REAL, seconds)

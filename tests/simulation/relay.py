@@ -1,4 +1,4 @@
-"""A relay before an object store's server: it counts the requests, and does to them what networks do."""
+"""A relay before an object store's server: it records requests, and loses or refuses them as networks do."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.storages import Storage
 
 
 class Request(NamedTuple):
-    """A request that has come.
+    """A received request.
 
-    :param path: of the object, with the bucket; of the bucket alone for a listing.
+    :param path: path of the object, with the bucket; for a listing, of the bucket alone.
     :param bytes: the number of bytes in its body.
     """
 
@@ -30,7 +30,7 @@ class Request(NamedTuple):
 class Relay(ThreadingHTTPServer):
     """Passes requests on to a server.
 
-    :param server: its URL.
+    :param server: URL of the server.
     """
 
     daemon_threads = True
@@ -38,29 +38,29 @@ class Relay(ThreadingHTTPServer):
     def __init__(self, server: str) -> None:
         super().__init__(("127.0.0.1", 0), _Relayed)
         self.server = server.removeprefix("http://")
-        #: headers that do not arrive, as if the server knew nothing of them
+        #: headers that do not arrive, as if the server did not support them
         self.removed: set[str] = set()
-        #: headers that are refused, as some stores do that do not know them
+        #: headers whose requests are refused, as some stores do that do not support them
         self.refused: set[str] = set()
-        #: what others do before a write arrives, one after another
+        #: what other clients do before a PUT arrives, one function for each PUT
         self.others: list[Callable[[], object]] = []
-        #: what writes are answered with, one after another: the status, the headers and the content
+        #: responses to the next writes, instead of the server's: the status, the headers and the content
         self.refusals: list[tuple[int, dict[str, str], bytes]] = []
-        #: methods of requests whose answers get lost, one after another
+        #: methods of requests whose responses get lost, one request for each entry
         self.lose: list[str] = []
-        #: the requests that have come
+        #: the received requests
         self.requests: list[Request] = []
         self.url = f"http://127.0.0.1:{self.server_port}"
 
     @property
     def methods(self) -> list[str]:
-        """The methods of the requests that have come."""
+        """The methods of the received requests."""
         return [request.method for request in self.requests]
 
 
 class _Relayed(BaseHTTPRequestHandler):
     server: Relay
-    # which answers `Expect: 100-continue`
+    # the version with answers to `Expect: 100-continue`
     protocol_version = "HTTP/1.1"
 
     def _pass_on(self) -> None:
@@ -103,7 +103,7 @@ class _Relayed(BaseHTTPRequestHandler):
         for name, value in headers.items():
             if name.lower() not in {"connection", "content-length", "transfer-encoding"}:
                 self.send_header(name, value)
-        # a HEAD has no content, and names the length of the file
+        # a response to HEAD has no content, but the length of the file
         length = headers.get("Content-Length") if self.command == "HEAD" else None
         self.send_header("Content-Length", length or str(len(content)))
         self.end_headers()

@@ -13,21 +13,22 @@ import pytest
 
 #: Whether all histories and interleavings are tried (``make nightly``); if not, a sample of them.
 ALL_HISTORIES = os.environ.get("WEBCOLLECT_ALL_HISTORIES") == "1"
-#: What the sample is drawn with.
+#: The seed of the sample.
 SEED = os.environ.get("WEBCOLLECT_SEED", "1")
-#: The number of the only history that is tried.
+#: The number of the only history that is tried; None for a sample or all.
 HISTORY = os.environ.get("WEBCOLLECT_HISTORY")
 
 
 def chance_of(name: str) -> random.Random:
-    """Return what the choices of a test are drawn with, other ones for each SEED."""
+    """Return the random generator of a test, which depends on SEED and the test's name."""
     return random.Random(f"{SEED} {name}")
 
 
 def histories(name: str, every: int, *, by_day: int) -> list[int]:
     """Return the numbers of the random histories that are tried.
 
-    :param every: how many there are.
+    :param every: number of all histories.
+    :param by_day: number of the histories in the sample.
     """
     if HISTORY is not None:
         return [int(HISTORY)]
@@ -35,7 +36,7 @@ def histories(name: str, every: int, *, by_day: int) -> list[int]:
 
 
 def leave_to_the_night(name: str, cases: list[pytest.Item], count: int) -> None:
-    """Mark all cases but ``count`` of them, which are drawn with SEED."""
+    """Mark all cases ``at_night``, except for ``count`` of them, which are drawn with SEED."""
     kept = chance_of(name).sample(cases, min(count, len(cases)))
     for case in cases:
         if case not in kept:

@@ -1,7 +1,7 @@
 """Landings that stop before a chosen step, are killed there, or lose an answer.
 
-A step is an operation of the storage, a call of a table's library, or what a test calls one. The test decides
-who goes on, so a step's number is all that is needed to repeat what has failed.
+A step is an operation of the storage, a call of a table's library, or whatever a test declares to be one. The
+test decides which landing goes on, so the number of a step is all that is needed to repeat a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from greenlet import getcurrent, greenlet
 from airflow_provider_webcollect.landing.storage import Exists, Storage
 from airflow_provider_webcollect.landing.storage.folder import Folder
 
-#: What is done in a folder: a landing, a decision, a cleaning.
+#: Work in a folder: a landing, a decision, a cleaning.
 Work = Callable[[Folder], object]
 #: Called with an operation and the path that it is about.
 Step = Callable[[str, str], object]
@@ -28,14 +28,14 @@ class Crash(BaseException):
 
 
 class Stepping(Storage):
-    """A storage that calls ``step`` before each of its operations; writing a part has two, begin and end."""
+    """A storage that calls ``step`` before each of its operations; an upload has two steps, begin and end."""
 
     def __init__(self, storage: Storage, step: Step = lambda operation, path: None) -> None:
         self._storage = storage
         self._step = step
 
     def step(self, operation: str, path: str) -> None:
-        """Make a step of what is no operation of the storage, also for storages beneath."""
+        """Make a step that is not an operation of the storage, also for the storages below."""
         self._step(operation, path)
         if isinstance(self._storage, Stepping):
             self._storage.step(operation, path)
@@ -83,18 +83,18 @@ class Stepping(Storage):
 
 
 class Unconditional(Stepping):
-    """A storage that creates a file whether it is there or not."""
+    """A storage that creates a file even if it exists."""
 
     def create(self, path: str, content: bytes) -> None:
         self._storage.write(path, content)
 
 
 class Losing(Stepping):
-    """A storage of which the answer of one change is lost; a deletion is none.
+    """A storage that loses the answer to one change; deletions do not count as changes.
 
     :param at: the number of the change, from 1; 0 for none.
-    :param error: what the caller hears, of :data:`LOST`.
-    :ivar left: the changes until then.
+    :param error: key in :data:`LOST` of the error that the caller gets.
+    :ivar left: the number of changes until then.
     """
 
     def __init__(self, storage: Storage, at: int, error: str) -> None:
@@ -109,7 +109,7 @@ class Losing(Stepping):
                 raise LOST[self._error]()
 
 
-#: What a caller hears whose answer was lost: a failure, or a refusal, as its client has repeated the request.
+#: Errors of a caller whose answer was lost: a failure, or a refusal, since its client repeated the request.
 LOST: dict[str, Callable[[], Exception]] = {
     "failed": functools.partial(OSError, "connection reset"),
     "refused": functools.partial(Exists, "412"),
@@ -120,7 +120,7 @@ class Held:
     """Work in a folder that stops before one of its steps until it may go on.
 
     :param at: the number of the step, from 1; or its name and the end of the path that it is about.
-    :ivar met: the step that it has come to, and the path that this is about; None if it has ended.
+    :ivar met: the name and the path of the step at which it has stopped; None if it has ended.
     """
 
     def __init__(self, work: Work, folder: Folder, at: int | tuple[str, str]) -> None:
@@ -129,13 +129,13 @@ class Held:
         self.go_on(at)
 
     def go_on(self, at: int | tuple[str, str]) -> None:
-        """Let it go on to the step of that number, counted from where it is, or to its end."""
+        """Let it go on to the step ``at``, counted from where it is, or to its end."""
         self._at: int | tuple[str, str] | None = at
         self._count, self.met = 0, None
         self._outcome: object = self._work.switch()
 
     def end(self, *, kill: bool = False) -> object:
-        """Let it go on to its end, or end in the place of the step; return what it has returned or raised."""
+        """Let it go on to its end, or kill it at the step; return what it has returned or raised."""
         self._at = None
         if not self._work.dead:
             self._outcome = self._work.throw(Crash) if kill else self._work.switch()
@@ -143,7 +143,7 @@ class Held:
 
     def _step(self, operation: str, path: str) -> None:
         if getcurrent() is not self._work:
-            # several commits are read in threads of their own
+            # threads that read several commits do not stop
             return
         self._count += 1
         if self._count == self._at or (operation, path[path.rindex("/") + 1 :]) == self._at:
@@ -152,14 +152,14 @@ class Held:
 
 
 def kill(work: Work, folder: Folder, at: tuple[str, str]) -> None:
-    """Let work come to one of its steps, and end in its place."""
+    """Let work go on to one of its steps, and kill it there."""
     held = Held(work, folder, at)
     assert held.met
     assert isinstance(held.end(kill=True), Crash)
 
 
 def step(folder: Folder, operation: str, name: str = "") -> None:
-    """Make a step of what is no operation of a folder's storage."""
+    """Make a step that is not an operation of a folder's storage."""
     if isinstance(folder._storage, Stepping):
         folder._storage.step(operation, f"{folder.root}/{name}")
 

@@ -1,7 +1,7 @@
 """A distributed Airflow on loopback: PostgreSQL, Redis, CeleryExecutor, two workers, two triggerers.
 
-Each component has the home, the temporary folder and the host name of a host of its own, so that no lock of
-the file system is shared. A component that ends by itself is started again, as systemd or Kubernetes would.
+Each component has its own home, temporary folder and host name, as on its own host, so that no lock of the
+file system is shared. A component that ends by itself is started again, as systemd or Kubernetes would do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from demo.real_airflow import airflow_command, base_environment, run_airflow
 from tests.postgresql import PostgreSQL, wait_for
 
 START_TIMEOUT_SECONDS = 180.0
-#: How the command line of a process begins that runs a task; that of its supervisor begins otherwise.
+#: Beginning of the command line of a process that runs a task; its supervisor's begins differently.
 TASK_TITLE = "airflow worker -- "
-#: What is logged of an attempt that fails, and of one whose task Airflow has given to another.
+#: Log messages of an attempt that fails, and of one that Airflow has replaced by another.
 FAILED = "Task failed with exception"
 GIVEN_UP = "Server indicated the task shouldn't be running anymore. Terminating process"
 WORKERS = ("worker-a", "worker-b")
@@ -73,7 +73,7 @@ SHORT_TIMES = {
     "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT_CHECK_INTERVAL": "5",
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
 }
-#: The pool of calls that are to be under way at once, on all slots of the workers.
+#: The pool for calls that run at the same time, on all slots of the workers.
 CALLS_POOL = "calls"
 SLOTS = 28
 LIMITS = {
@@ -82,15 +82,15 @@ LIMITS = {
     "AIRFLOW__CELERY__WORKER_PREFETCH_MULTIPLIER": "1",
     "AIRFLOW__CORE__MAX_ACTIVE_RUNS_PER_DAG": "1000",
     "AIRFLOW__CORE__MAX_ACTIVE_TASKS_PER_DAG": "1000",
-    # what else runs leaves two cores time for Airflow itself
+    # other tasks must leave time on two cores for Airflow itself
     "AIRFLOW__CORE__DEFAULT_POOL_TASK_SLOT_COUNT": "12",
-    # as many as the workers' slots: what waits in the queue for longer than the timeout counts as lost
+    # as many as the workers' slots: a task that is queued for longer than the timeout counts as lost
     "AIRFLOW__CORE__PARALLELISM": str(SLOTS),
-    # With the 5 besides, more than the 40 threads of an API server. With 15 in all, the default, it may stand
-    # still for 30 s: all threads wait for a connection, and the requests that have one wait for a thread.
+    # With the pool's 5, more than the 40 threads of an API server. With the default of 15 in all, it may hang
+    # for 30 s: all threads wait for a connection, and the requests that have one wait for a thread.
     "AIRFLOW__DATABASE__SQL_ALCHEMY_MAX_OVERFLOW": "40",
     "AIRFLOW__SCHEDULER__MAX_DAGRUNS_TO_CREATE_PER_LOOP": "100",
-    # 24 tasks begin at once on two cores: a read of the store took 1.6 s, of the 1 s that is usual
+    # 24 tasks begin at once on two cores: a read took 1.6 s; half of this is allowed, 1 s by default
     "AIRFLOW__WEBCOLLECT__TOKEN_STORE_TIMEOUT": "6",
 }
 
@@ -101,7 +101,7 @@ class _Components(Processes):
     def __init__(self, restart: Callable[[str], None]) -> None:
         super().__init__()
         self._restart = restart
-        #: How often each was started again.
+        #: How often each component was started again.
         self.restarts: Counter[str] = Counter()
 
     def check(self) -> None:
@@ -149,8 +149,8 @@ class Redis:
 class Cluster(AirflowApi):
     """Context manager that starts everything, and ends it on exit.
 
-    :param folder: for everything that is written; it must be reachable for any user
-    :param dags_folder: the DAGs, which all hosts read
+    :param folder: the folder for all written files; any user must be able to reach it
+    :param dags_folder: the folder of the DAGs, which all hosts read
     :param programs: the folder with the programs of PostgreSQL and Redis
     :param package: a folder with the package that all components run; None for the installed one
     """
@@ -202,10 +202,10 @@ class Cluster(AirflowApi):
         self._exit.close()
 
     def start(self, name: str) -> None:
-        """Start one of ``COMPONENTS``, which has not been started or has ended."""
+        """Start one of ``COMPONENTS``, which must not be running."""
         command = airflow_command(*COMPONENTS[name])
         if name in WORKERS:
-            # the service and the rest of Airflow, which are on other hosts, are not slowed down by the tasks
+            # tasks must not slow down the service and the rest of Airflow, which would be on other hosts
             command = ["nice", *command]
         self._components.start(
             name, command, log=self.output(name), env=self._host(name), cwd=self.folder / name
@@ -216,15 +216,15 @@ class Cluster(AirflowApi):
         self._components.kill(name)
 
     def suspend(self, name: str) -> None:
-        """Stop a component and its task processes with SIGSTOP, as a host that stands still."""
+        """Suspend a component and its task processes with SIGSTOP, like a host that hangs."""
         self._components.send_signal(name, signal.SIGSTOP)
 
     def resume_tasks(self, name: str) -> None:
-        """Let the task processes of a suspended worker go on, but not yet what supervises them."""
+        """Resume the task processes of a suspended worker, but not yet their supervisors."""
         self._components.send_signal(name, signal.SIGCONT, TASK_TITLE)
 
     def resume(self, name: str) -> None:
-        """Let a suspended component go on."""
+        """Resume a suspended component."""
         self._components.send_signal(name, signal.SIGCONT)
 
     def runs_tasks(self, worker: str) -> bool:
@@ -237,14 +237,14 @@ class Cluster(AirflowApi):
         return ready and self.is_healthy()
 
     def output(self, name: str) -> Path:
-        """Return the file with what a component writes."""
+        """Return the file with the output of a component."""
         return self.folder / "output" / f"{name}.log"
 
     def error(self, dag_id: str, run_id: str, task_id: str, attempt: int) -> str | None:
-        """Return the error with which an attempt of a task failed, on whatever hosts it ran.
+        """Return the error with which an attempt of a task failed, on any host.
 
-        None if it was ended before it could log one, or Airflow had given it up before: what such an attempt
-        still does is refused.
+        None if it was ended before it could log one, or if Airflow had given it up before: such an attempt's
+        later calls are refused.
         """
         log = f"dag_id={dag_id}/run_id={run_id}/task_id={task_id}/attempt={attempt}.log"
         entries: list[dict[str, Any]] = []

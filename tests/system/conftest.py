@@ -1,4 +1,4 @@
-"""What the scenarios share: one distributed Airflow, a sandbox for each of them, and the table at the end."""
+"""Shared by the scenarios: one distributed Airflow, a sandbox for each, and the table at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ KEPT = pytest.StashKey[Path]()
 class Service:
     """A sandbox with its own connection in Airflow.
 
-    :param conn_id: the connection, which has the sandbox's refresh token.
+    :param conn_id: id of the connection, which has the sandbox's refresh token.
     """
 
     url: str
@@ -45,9 +45,9 @@ class Service:
     conn_id: str
 
     def answers(self, path: str) -> dict[int, int]:
-        """Return how many requests the sandbox has answered, by status, without answers 429.
+        """Return how many requests the sandbox has answered, by status, except with 429.
 
-        Any request may be answered so once, and is repeated: all processes share the limit.
+        Any request may be answered 429 once, and is repeated: all processes share the limit.
 
         :param path: the contract's path.
         """
@@ -63,8 +63,8 @@ class Service:
 class FileRequest:
     """A request of a client for a file on S3.
 
-    :param time: of the answer, seconds since 1970.
-    :param path: with the bucket.
+    :param time: Unix time of the answer.
+    :param path: path with the bucket.
     """
 
     time: float
@@ -75,10 +75,10 @@ class FileRequest:
 
 @dataclass(frozen=True)
 class S3:
-    """An S3 server, and what was asked of it.
+    """An S3 server, and the requests that it has got.
 
-    :param storage: what reaches it without Airflow.
-    :param conn_id: the connection in Airflow.
+    :param storage: access to the server without Airflow.
+    :param conn_id: id of the connection in Airflow.
     """
 
     storage: Storage
@@ -99,7 +99,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give each scenario the time that it needs on a machine with other load."""
+    """Give scenarios time for a busy machine; with ``--without``, run only the one that must then fail."""
     if removed := config.getoption("without"):
         items[:] = [item for item in items if item.name == SAFEGUARDS[removed].scenario]
         assert len(items) == 1
@@ -139,7 +139,7 @@ def start_service(cluster: Cluster, folder: Path) -> Iterator[StartService]:
 
     :param name: the connection's id.
     :param extra: further extras of the connection.
-    :param settings: of the sandbox; speed 1 by default.
+    :param settings: settings of the sandbox, whose speed is 1 by default.
     """
     with Processes() as processes:
 
@@ -170,7 +170,7 @@ def s3(cluster: Cluster) -> Iterator[S3]:
 
 @pytest.fixture
 def seen(record_property: Callable[[str, object], None]) -> Say:
-    """Adds to the table at the end what was seen in the test."""
+    """Adds an observation of the test to the table at the end."""
     return functools.partial(record_property, SEEN)
 
 

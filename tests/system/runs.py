@@ -19,7 +19,7 @@ from tests.system.conftest import Service
 class Runs:
     """DAG runs, each with the collection tasks that it works on.
 
-    :param folder: where they land.
+    :param folder: the folder that the collection tasks land in.
     """
 
     def __init__(self, cluster: Cluster, service: Service, folder: Path) -> None:
@@ -55,9 +55,9 @@ class Runs:
         return self.outcomes()
 
     def clear_failed(self, error: str) -> None:
-        """Have the tasks that have failed begin once more, as a person does who has mended the cause.
+        """Clear the failed tasks, as a person does who has fixed the cause.
 
-        :param error: a regular expression: what the last attempt of each must have said.
+        :param error: a regular expression that the error of each task's last attempt must match.
         """
         for run in self._runs:
             for task in self.cluster.task_instances(*run):

@@ -17,7 +17,7 @@ PACKAGE = Path(airflow_provider_webcollect.__file__).parent
 
 @dataclass(frozen=True)
 class Edit:
-    """A text of a file of the package, and what replaces it."""
+    """A text in a file of the package, and its replacement."""
 
     file: str
     text: str
@@ -35,7 +35,7 @@ class Safeguard:
     edits: tuple[Edit, ...]
 
     def remove(self, folder: Path) -> None:
-        """Put a copy of the package without it into a folder.
+        """Put a copy of the package without the safeguard into a folder.
 
         :raises ValueError: if the package does not have the text that an edit replaces.
         """
@@ -72,7 +72,7 @@ SAFEGUARDS = {
             Edit("landing/storage/object_stores.py", 'content, mode="create")', "content)"),
             # a landing that has not committed before looks before it writes
             Edit("landing/storage/object_stores.py", "if self.read(path) is not None:", "if False:"),
-            # and where conditions are not respected, each landing does
+            # and where the storage ignores conditions, each landing looks
             Edit(
                 "landing/storage/object_stores.py",
                 "            self._warn()\n            return False\n",

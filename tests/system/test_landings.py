@@ -1,4 +1,4 @@
-"""Every row lands on S3 once: with 200 tasks, with workers that are killed, with one that stood still."""
+"""Every row lands on S3 once: with 200 tasks, with workers that are killed, with one that was suspended."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.system.cluster import WORKERS, Cluster
 from tests.system.conftest import S3, Say, Service, StartService
 
 PIPELINES, PIPELINES_OF_A_RUN = 200, 10
-#: Seconds that a run of a collection task takes, and for which the service still shows the end of the run
-#: before: long enough that on a slow machine, too, waits begin while it does.
+#: Seconds that a run of a collection task takes, and seconds for which the service still shows the end of the
+#: run before: long enough that, even on a slow machine, waits begin within them.
 RUN_SECONDS, STALE_SECONDS = 40, 30
-#: How many waits have ended before the run of their collection task can have ended.
+#: Counts the waits that have ended before the run of their collection task can have ended.
 EARLY_WAITS = """
     select count(*) from task_instance as wait join task_instance as start
     on wait.dag_id = start.dag_id and wait.run_id = start.run_id
@@ -39,8 +39,8 @@ SEED = 13
 class Landings:
     """The landings of collection tasks, each in a folder named for its task.
 
-    :param ids: the collection tasks.
-    :param root: the folder of the folders, with the bucket.
+    :param ids: ids of the collection tasks.
+    :param root: the parent of these folders, with the bucket.
     """
 
     service: Service
@@ -61,9 +61,9 @@ class Landings:
         return folder.read(MANIFEST), folder.read(commit_name(1))
 
     def check(self) -> dict[str, set[str]]:
-        """Each landing must have each of the task's rows once and in order.
+        """Check that each landing has each of the task's rows once and in order.
 
-        :return: the files besides commits that the manifest does not list, by task; only of tasks that
+        :return: by task, the files that are neither commits nor listed by the manifest; only for tasks that
             have any.
         """
         unlisted = {}
@@ -82,7 +82,7 @@ class Landings:
         return unlisted
 
     def cleaned(self) -> int:
-        """Remove what no landing needs, and return how many landings had such files."""
+        """Remove files that no landing needs, and return how many landings had such files."""
         left = self.check()
         for task_id in left:
             clean(self.folder(task_id).location, older_than=0)
@@ -91,7 +91,7 @@ class Landings:
 
 
 class SourcesRun:
-    """A DAG run whose Airflow tasks land a source each, side by side on both workers."""
+    """A DAG run with an Airflow task for each source, side by side on both workers."""
 
     dag_id = "land_sources"
 
@@ -104,9 +104,9 @@ class SourcesRun:
         return {self._landings.ids[int(task.task_id.removeprefix("land_"))]: task for task in task_instances}
 
     def copied(self, worker: str, since: float) -> Counter[str]:
-        """Return how many pages have been read of each source that a worker is in the middle of copying.
+        """Return the number of pages read from each source that a worker is copying.
 
-        :param since: time from which pages count.
+        :param since: Unix time from which pages count.
         """
         pages = Counter(
             request["query"]["taskId"]
@@ -124,7 +124,7 @@ class SourcesRun:
         )
 
     def wait_until_copying(self, worker: str, since: float, pages: int) -> None:
-        """Wait until a worker has read this number of pages of each source, on average."""
+        """Wait until a worker has read this number of pages from each source, on average."""
 
         def is_copying() -> bool:
             copied = self.copied(worker, since)
@@ -210,7 +210,7 @@ def test_workers_are_killed_three_times_while_they_land(
         worker = other_than(worker)
     run.wait()
 
-    # of a landing that was killed, parts stay that it had not said to have staged
+    # a killed landing leaves parts that it had not recorded as staged
     left = landings.cleaned()
     seen(
         f"seed {SEED}; landings killed in mid-copy: {', '.join(killed)}; retried on the other worker; "
@@ -239,10 +239,10 @@ def test_a_suspended_worker_changes_nothing_after_a_takeover(
         commits = {f"{landings.root}/{source}/{commit_name(1)}" for source in sources}
 
         def committed() -> set[str]:
-            """Return the commits that were to be created once more, or were found first."""
+            """Return the commits that were requested since: to create them again, or to look for them."""
             return commits.intersection(request.path for request in s3.requests[before:])
 
-        # before Airflow learns that they run: it would end them
+        # without their supervisors, which would learn that Airflow has replaced them, and end them
         cluster.resume_tasks(worker)
         cluster.wait_for(lambda: committed() == commits, PATIENCE, "the landings to commit")
     finally:
@@ -250,7 +250,7 @@ def test_a_suspended_worker_changes_nothing_after_a_takeover(
     cluster.wait_for(lambda: not cluster.runs_tasks(worker), PATIENCE, f"the tasks on {worker} to end")
 
     assert {source: landings.committed(source) for source in sources} == landed
-    # a landing that finds its rows committed leaves what it has written since
+    # a landing that finds its rows committed leaves the files that it has written since
     left = landings.cleaned()
     seen(
         f"seed {SEED}; {len(sources)} landings on {worker} taken over, then refused; "
@@ -268,9 +268,9 @@ def other_than(worker: str) -> str:
 
 
 def done(service: Service, path: str) -> dict[str, list[float]]:
-    """Return when the sandbox was sent what it has done, Unix times by collection task.
+    """Return the Unix times of the requests that the sandbox has carried out, by collection task.
 
-    :param path: the contract's path of requests that name a task in their body.
+    :param path: a path of the contract whose requests name a task in their body.
     """
     times: dict[str, list[float]] = {}
     for request in service.control.requests(path):

@@ -1,4 +1,4 @@
-"""What Airflow or the service needs fails while work of every kind is under way, and all of it ends right."""
+"""Redis, PostgreSQL or the service fails while work of every kind is under way, and all work ends right."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ DATA, TOKEN = "/data/all", "/token"
 ROWS = 8_000
 RUN_SECONDS = 5_000
 DOWN_SECONDS = 60.0
-#: What a failed attempt must say if the service is the cause. When it is back, all that waited for it may
-#: call at once, so the rate limit may be the cause too.
+#: What the error of a failed attempt must say if the service is the cause. When it is back, all waiting tasks
+#: may call it at once, so the rate limit may be the cause, too.
 ABOUT_SERVICE = (
     r"Check the connection's host, the network|Check the network, or raise"
     r"|HTTP 429 TooManyRequests: At most 20 requests per 1 s"
 )
 REFUSED = "the refresh token was refused"
-#: What it must say if the cause is a credential that was refused or replaced, or PostgreSQL's restart before
-#: that: a renewal that it has cut off is waited for, and Airflow finds no connection while its database is
-#: away.
+#: What the error must say if the cause is a credential that was refused or replaced, or PostgreSQL's restart
+#: before that: tasks wait for a renewal that the restart has cut off, and Airflow finds no connection while
+#: its database is down.
 ABOUT_CREDENTIAL = (
     r"the connection has (changed since it was read, and|a new credential, which)"
     rf"|{REFUSED}|no token for \d+ s|The conn_id `revoked` isn't defined"
@@ -48,7 +48,7 @@ SECRET = re.compile(rb"sandbox-(access|refresh)-")
 class Work(Runs):
     """Work of every kind that is under way: waits, landings and calls.
 
-    An answer takes two seconds, and that with rows ten, so that nothing of it ends before it is meant to.
+    The service takes two seconds to answer, and ten with rows, so that no work ends too early.
     """
 
     def __init__(self, cluster: Cluster, service: Service, folder: Path) -> None:
@@ -66,8 +66,8 @@ class Work(Runs):
         self.call()
 
     def call(self) -> None:
-        """Begin calls beside the rest, and wait until some are under way and others queued."""
-        # what an outage has ended begins once more
+        """Begin calls in addition to the rest, and wait until some are under way and others queued."""
+        # work that an outage has ended begins again
         self.wait_for(
             lambda: self.all_wait() and self.states(LANDINGS) == {"running": 2}, "all work to be under way"
         )
@@ -81,9 +81,9 @@ class Work(Runs):
         return self.states(WAITS, STARTS) == {"deferred": 18}
 
     def finish(self, *, cleared: str | None = None) -> None:
-        """Have tokens renewed and the collection tasks end, and check that all work ends right.
+        """Expire the token, end the collection tasks, and check that all work ends right.
 
-        :param cleared: the error of tasks that may fail for good, and that a person then clears.
+        :param cleared: the error of tasks that may fail for good and are then cleared; None: none may fail.
         """
         assert self.states(WAITS, STARTS)["success"] == 0
         # at full speed, the landings of two workers would leave calls no room under the service's rate limit
@@ -94,14 +94,14 @@ class Work(Runs):
         if self.wait() != {"success"} and cleared:
             self.clear_failed(cleared)
         assert self.wait() == {"success"}
-        # whatever became of the answer to the start
+        # each task was started once, even if the answer to the start was lost
         assert {len(self._control.task(task_id)["runs"]) for task_id in self._started} == {1}
         for task_id in self._landed:
             self.check_landed(task_id, ROWS)
 
 
 class Route:
-    """The way to a service: a port that can be closed."""
+    """A port that forwards to a service, and that can be closed."""
 
     def __init__(self, service: Service, processes: Processes, folder: Path) -> None:
         self._processes, self._folder, self._port = processes, folder, free_port()
@@ -124,7 +124,7 @@ class Route:
 
 @pytest.fixture(autouse=True)
 def no_secrets(folder: Path) -> Iterator[None]:
-    """Checks that no token is in any log."""
+    """Check that no token is in any log."""
     yield
     logs = [*folder.glob("output/*.log"), *folder.glob("*/logs/**/*.log")]
     assert logs
@@ -139,7 +139,7 @@ def restarts(cluster: Cluster) -> Callable[[], str]:
 
 
 def said(failures: dict[str, str | None], about: str) -> str:
-    """Check that the attempts that could say why they have failed did so, and return how many did."""
+    """Check that each logged error matches ``about``, and return how many attempts logged an error."""
     errors = [error for error in failures.values() if error]
     assert [error for error in errors if not re.search(about, error)] == []
     return f"{len(errors)} attempts failed and said why, Airflow ended {len(failures) - len(errors)}"
@@ -183,7 +183,7 @@ def test_postgresql_is_restarted_and_the_token_replaced(
     record = requests.post(f"{service.url}{TOKEN}", json=grant, timeout=PATIENCE).json()["data"]
     extra = json.dumps({"refresh_token": record["refresh_token"]})
     cluster.update_connection(service.conn_id, "webcollect", extra=extra)
-    # on a busy machine a task may meet the refusal before the connection has changed, which is final
+    # on a busy machine, a task may be refused before the connection has changed, which is final
     work.finish(cleared=REFUSED)
     assert service.answers(TOKEN)[400] == 1
     after = {name: error for name, error in work.failures().items() if name not in before}

@@ -13,7 +13,7 @@ from tests.system.conftest import Say, Service, StartService
 
 TOKEN = "/token"
 TASKS = 24
-#: Seconds that an access token lasts where it comes to its end.
+#: Lifetime in seconds of the access token that ends during a test.
 LIFE = 40
 #: Seconds that the service takes to answer: long enough for all tasks to wait for the same renewal.
 LATENCY = 0.5
@@ -33,7 +33,7 @@ def wait_for_calls(cluster: Cluster, run_id: str) -> None:
 
 
 def renewals(service: Service) -> int:
-    """Return how often the refresh token was sent since the last time; no answer may be a refusal."""
+    """Return how often the refresh token was sent since the last call; none may have been refused."""
     answers = service.answers(TOKEN)
     service.control.clear_requests()
     assert set(answers) <= {200}

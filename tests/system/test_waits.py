@@ -39,7 +39,7 @@ def count(cluster: Cluster, runs: Iterable[str], state: str) -> int:
 
 
 def fewest_queries(cluster: Cluster) -> int:
-    """Return how many queries a poll of all tasks takes, as they are spread over the triggerers."""
+    """Return the smallest number of queries for a poll of all tasks, as spread over the triggerers."""
     rows = cluster.postgres.query(
         "select count(*) from trigger where triggerer_id is not null group by triggerer_id"
     )
@@ -47,7 +47,7 @@ def fewest_queries(cluster: Cluster) -> int:
 
 
 def test_600_waits_and_a_killed_triggerer(cluster: Cluster, start_service: StartService, seen: Say) -> None:
-    # a token that outlasts the advances: the triggerer would be killed while it renews another
+    # a token that outlasts the test: otherwise, the triggerer might be killed while it renews the token
     service = start_service("waits", {"access_token": demo.ACCESS_TOKEN}, token_lifetime=100 * LONG)
     begun = time.monotonic()
     early = {}
@@ -61,7 +61,7 @@ def test_600_waits_and_a_killed_triggerer(cluster: Cluster, start_service: Start
 
     fewest = fewest_queries(cluster)
     cluster.wait_for(lambda: service.answers(STATUS).get(200, 0) > fewest, 120, "the triggerers to poll")
-    # what started at different times is queried together from the second query on
+    # waits that began at different times are queried together from the second query on
     time.sleep(POLL_INTERVAL)
     service_before = sum(service.answers(STATUS).values())
     until = time.monotonic() + COUNTED
@@ -72,7 +72,7 @@ def test_600_waits_and_a_killed_triggerer(cluster: Cluster, start_service: Start
     queries = sum(service.answers(STATUS).values()) - service_before
     assert slots == 0
     seen(f"{queries * 60 / COUNTED:.0f} queries a minute, {fewest * 60 / POLL_INTERVAL:.0f} are the fewest")
-    # a poll of each triggerer may lie on either edge
+    # each triggerer may have a poll at either edge of the counted time
     polls = COUNTED / POLL_INTERVAL
     assert fewest * (polls - 1) <= queries <= fewest * (polls + 1)
 

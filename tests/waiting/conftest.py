@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_webcollect.service.models import TaskStatus
 from airflow_provider_webcollect.waiting.conditions import Condition, Ended, Outcome, Wait
 
-#: When runs begin and end: in minutes after this.
+#: The moment from which tests count the minutes until runs begin and end.
 EPOCH = pendulum.naive(2026, 1, 1)
 
 
@@ -56,25 +56,25 @@ def by_id(task_ids: Iterable[str], *statuses: TaskStatus) -> dict[str, TaskStatu
 
 
 class PolledWait:
-    """A wait from the Unix time 0 on."""
+    """A wait that began at the Unix time 0."""
 
     def __init__(self, clock: Clock, condition: Condition) -> None:
         self.clock = clock
         self.wait = Wait(condition, 0.0, Log())
 
     def at(self, now: float, polled: Mapping[str, Any]) -> Ended | None:
-        """Return the end of the wait by what a poll shows now; None if it goes on."""
+        """Let a poll show something at ``now``; return the end of the wait, or None if it goes on."""
         self.clock.now = now
         return self.wait.judge(polled)
 
     def failure(self, now: float, polled: Mapping[str, Any]) -> str:
-        """Return why the wait has failed by what a poll shows now."""
+        """Let a poll show something at ``now``; return the reason why the wait has failed."""
         ended = self.at(now, polled)
         assert ended
         assert ended.outcome is Outcome.FAILED
         return ended.reason
 
     def outcome(self, now: float, *statuses: TaskStatus | None) -> Outcome | None:
-        """Return how a wait for tasks has ended by what is shown now; None if it goes on."""
+        """Let a poll show statuses at ``now``; return the outcome of the wait, or None if it goes on."""
         ended = self.at(now, by_id(self.wait.condition.keys, *filter(None, statuses)))
         return ended.outcome if ended else None

@@ -1,4 +1,4 @@
-"""A service that polls ask about keys, in simulated time."""
+"""A service to which polls send queries about keys, in simulated time."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def now() -> float:
 
 
 class Service:
-    """Answers queries, and remembers when which keys were queried.
+    """Answers queries, and records the time and the keys of each.
 
-    :ivar trouble: returns what a question about some keys fails with, or None.
-    :ivar states: what it answers about some keys.
-    :ivar others: what it answers about all others; if None, it leaves them out.
-    :ivar takes: returns the seconds that its response takes.
+    :ivar trouble: returns the error with which a query about some keys fails; None if it does not.
+    :ivar states: the states of some keys, by key.
+    :ivar others: the state of all other keys; if None, responses leave them out.
+    :ivar takes: returns the seconds that the response to a query about some keys takes.
     """
 
     def __init__(self, others: str | None = "Extracting", **states: Any) -> None:
@@ -29,7 +29,7 @@ class Service:
 
     async def __call__(self, keys: list[str]) -> Mapping[str, Any]:
         self.queries.append((now(), keys))
-        # what it finds when the query arrives, not when it has answered
+        # whether it fails is decided when the query arrives, not when the response is due
         error = self.trouble(keys)
         await asyncio.sleep(self.takes(keys))
         if error:
@@ -38,7 +38,7 @@ class Service:
         return {key: state for key, state in states.items() if state is not None}
 
     def fail(self, error: BaseException, times: float = float("inf"), about: Iterable[str] = ()) -> None:
-        """Fail some of the coming questions, those about certain keys or all."""
+        """Have the next queries fail: those about certain keys, or all."""
         keys_in_trouble, left = set(about), times
 
         def trouble(keys: list[str]) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""What conditions make of what polls show, one after the other."""
+"""How conditions judge what successive polls show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def batch(**states: str) -> list[SubTask]:
     return [SubTask(sub_task_id=name, status=state) for name, state in states.items()]
 
 
-#: Two tasks, and how many of them it takes.
+#: Arguments of a wait for both of two tasks, and of a wait for one of them.
 BOTH, EITHER = {"task_ids": ("a", "b")}, {"task_ids": ("a", "b"), "how_many": "any"}
 
 
@@ -42,7 +42,7 @@ BOTH, EITHER = {"task_ids": ("a", "b")}, {"task_ids": ("a", "b"), "how_many": "a
         ({"target_states": ("Extracting",), "failure_states": ()}, "Stopped", None),
         ({"target_states": ("Unexecuted",)}, "Unexecuted", DONE),
         ({"failure_states": ("Unexecuted",)}, "Unexecuted", FAILED),
-        # one that is both is a target state
+        # a state that is both a target and a failure state counts as a target state
         ({"target_states": ("Finished", "Stopped")}, "Stopped", DONE),
         (BOTH, "Finished Extracting", None),
         (BOTH, "Finished Finished", DONE),
@@ -51,7 +51,7 @@ BOTH, EITHER = {"task_ids": ("a", "b")}, {"task_ids": ("a", "b"), "how_many": "a
         (EITHER, "Finished Extracting", DONE),
         (EITHER, "Stopped Extracting", None),
         (EITHER, "Stopped Stopped", FAILED),
-        # the other was not answered yet
+        # there is no response about the other task yet
         (BOTH, "Finished", None),
         (BOTH, "Stopped", FAILED),
         (EITHER, "Finished", DONE),
@@ -81,7 +81,7 @@ def test_the_reason_names_the_bad_ones_first(clock: Clock) -> None:
         ({}, {"a": "Finished", "b": "Extracting"}, None),
         ({}, {"a": "Finished", "b": "Finished"}, DONE),
         ({}, {"a": "Finished", "b": "Stopped"}, FAILED),
-        # beside one that is missing
+        # the other named sub-task is missing
         ({"subtask_ids": ("a", "b")}, {"b": "Stopped"}, FAILED),
         ({"target_states": ("Finished", "Stopped")}, {"a": "Finished", "b": "Stopped"}, DONE),
         # only the named ones count, in whatever letter case
@@ -129,8 +129,8 @@ class TestCapacity:
         assert "does not say how many tasks are active" in wait.failure(600, odd)
 
 
-#: Conditions that miss something, what they are shown when it is missing, and when it is there; and how the
-#: end of the wait is explained.
+#: For each kind of absence: a condition, what a poll shows when something is missing, and when it is there;
+#: and the explanation of the wait's end.
 ABSENCES = {
     "a missing task": (
         TaskStates(task_ids=("a",), missing_timeout=100),
@@ -186,7 +186,7 @@ def extracting(rows: int | None, began: int = 30, task_id: str = "a") -> TaskSta
 
 
 class TestWithoutNewRows:
-    """An active run whose number of rows stays the same ends the wait, if that is asked for."""
+    """An active run whose number of rows stays the same ends the wait, if ``no_new_rows_for`` is set."""
 
     @pytest.fixture
     def wait(self, clock: Clock) -> PolledWait:
@@ -253,7 +253,7 @@ def test_a_task_is_missing_since_the_queries_began(clock: Clock) -> None:
 
 
 class TestWhileOthersArePolled:
-    """Their polls say nothing of a task that was not polled since, however much time has passed."""
+    """Polls of other tasks say nothing about a task that was not polled since, however long ago that was."""
 
     def test_a_status_of_the_run_before_is_not_one_of_this_run(self, clock: Clock) -> None:
         wait = PolledWait(clock, TaskStates(task_ids=("a", "b"), after={"a": BEFORE, "b": BEFORE}))

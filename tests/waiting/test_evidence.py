@@ -21,7 +21,7 @@ from tests.waiting.conftest import Clock, PolledWait, shown
 
 DOCS = Path(__file__).parents[2] / "docs/reference/waiting.md"
 ACTIVE_COLUMN, UNCHANGED_COLUMN = "an active state was seen since the start", "none was seen"
-#: The status before the start, and what each row of the table is about.
+#: The status before the start, and the times in the final status for each row of the table.
 BEFORE = shown("Finished", began=10, ended=20, executed_times=3)
 ROWS: dict[str, dict[str, Any]] = {
     "a later end than the one from before the start": {"began": 30, "ended": 40},
@@ -31,7 +31,7 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 STATUS_DELAY, LONGEST = 90, 600
 UNCHANGED_FOR = (0, STATUS_DELAY - 1, STATUS_DELAY, LONGEST - 1, LONGEST)
-#: The count is a hint alone: services may count a run when it starts or when it ends.
+#: The count is only a hint: services may count a run when it starts or when it ends.
 COUNTS = {3: "same", 4: "counted", None: "none"}
 
 
@@ -51,7 +51,7 @@ STATES = {"Finished": Outcome.DONE, "Stopped": Outcome.FAILED}
 
 
 def each_cell(counts: Mapping[Any, str]) -> pytest.MarkDecorator:
-    """Parametrize with each cell of the table and each time; by day with one state and one of the counts."""
+    """Parametrize with each cell of the table and each time; by day, each with one state and one count."""
     chance = random.Random(SEED)
     cases = [
         pytest.param(
@@ -70,7 +70,7 @@ def drawn(cases: list[Any], chance: random.Random) -> list[Any]:
 
 
 def after_start(before: TaskStatus | None, **arguments: Any) -> TaskStates:
-    """Return what a sensor with ``after`` waits for: what was started when ``before`` was shown."""
+    """Return the condition of a sensor with ``after``, for a run started when ``before`` was shown."""
     return TaskStates(task_ids=("a",), after={"a": Baseline.of(before)}, missing_timeout=10_000, **arguments)
 
 
@@ -104,7 +104,7 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
         active = shown("Extracting", began=30, executed_times=active_count)
         last_run, ended = follow(last_run, "a", active, ["Finished", "Stopped"])
         assert ended is None
-    # another end of the same run is a sign of a run too, unless the response lacks the count
+    # another final state than before is a sign of a run too, unless the response lacks the count
     is_sign = (
         column == ACTIVE_COLUMN or last_run.is_before(LastRun.of(last)) or (state == "Stopped" and last_count)
     )
@@ -113,7 +113,7 @@ def test_the_event_of_a_finished_run_comes_as_the_table_says(
 
 
 class TestTheNextRun:
-    """With ``after="now"`` nothing was started: a sign of another run comes first, whenever that is."""
+    """With ``after="now"``, nothing was started: a sign of another run must come first, however late."""
 
     @pytest.fixture
     def wait(self, clock: Clock) -> PolledWait:
@@ -156,7 +156,7 @@ class TestOddOrders:
 
     @pytest.mark.parametrize("ended", [None, 5], ids=["no end", "the end of the run before it"])
     def test_a_run_that_ended_before_the_start_is_not_it(self, ended: int | None, clock: Clock) -> None:
-        # the status shows it going on, the sub-tasks do not
+        # the status shows the run as active, the sub-tasks do not
         active = Baseline.of(shown("Extracting", began=10, ended=ended))
         ending = msgspec.structs.replace(active, running=False)
         wait = PolledWait(clock, msgspec.structs.replace(after_start(BEFORE), after={"a": ending}))
@@ -176,7 +176,7 @@ class TestOddOrders:
 
 
 class TestAnOutdatedResponse:
-    """One of the run before, shown while this run goes on, does not end a wait for this run."""
+    """A response about the run before, shown while this run goes on, does not end a wait for this run."""
 
     def test_of_an_active_run_is_none_of_the_run_that_is_waited_for(self, clock: Clock) -> None:
         before = shown("Finished", executed_times=3)

@@ -1,4 +1,4 @@
-"""Which runs of a task have ended, as polls of it show."""
+"""Which runs of a task are reported as ended, by what polls show."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shown(status: str, run: int | None = 1, started: int | None = 1, **fields: A
 
 
 def reported(*statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished",)) -> list[EndedRun]:
-    """Return what is reported over some polls; the first finds where the task stands."""
+    """Return the runs reported over some polls; the first poll is the starting point."""
     last_run: LastRun | None = None
     ended_runs = []
     for status in statuses:
@@ -34,7 +34,7 @@ def reported(*statuses: TaskStatus | None, states: tuple[str, ...] = ("Finished"
 
 
 def runs(*statuses: TaskStatus | None, **options: Any) -> list[tuple[int | None, int | None, str | None]]:
-    """Return the first run, the last run and the status of all that is reported."""
+    """Return the first run, the last run and the status of each report."""
     return [(ended.first_run, ended.run, ended.status) for ended in reported(*statuses, **options)]
 
 
@@ -58,11 +58,11 @@ def test_a_run_is_reported_when_it_is_finished_and_only_once() -> None:
 MINUTE_9 = pendulum.naive(2026, 1, 1, 0, 9)
 NEVER_RAN = shown("Unexecuted", 0, None)
 NEW, OLD = shown("Finished", 2, 9), shown("Finished", 1, 1)
-#: How the first run's end looks while the next one is already counted, or has its start already.
+#: The first run's end while the next run is already counted, by the start that is shown with it.
 STALE = {
     started: shown("Finished", 2, started, end_execute_time=OLD.end_execute_time) for started in (1, 9, None)
 }
-#: What polls show, one after the other, and what is reported.
+#: What successive polls show, and what is reported.
 CASES: dict[str, tuple[list[TaskStatus | None], list[tuple[int | None, int | None, str | None]]]] = {
     "what had ended before the first poll is not": ([OLD, OLD], []),
     "a first run that was missing before": ([None, OLD], [(1, 1, "Finished")]),

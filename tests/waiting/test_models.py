@@ -19,7 +19,7 @@ from airflow_provider_webcollect.waiting.runs import Baseline, LastRun, follow
 from tests.simulation.samples import ALL_HISTORIES
 from tests.waiting.conftest import EPOCH, Clock, Log, by_id
 
-#: Seconds for which a response may be older than it is.
+#: Maximum age in seconds of the status that a response shows.
 OLDEST = 60.0
 #: Seconds between two rows of a run.
 PER_ROW = 20.0
@@ -27,7 +27,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 class Run(NamedTuple):
-    """When a run began, extracted and ended, in seconds, and how."""
+    """The times at which a run began, began to extract and ended, in seconds, and its final state."""
 
     began: float
     extracts: float
@@ -36,10 +36,11 @@ class Run(NamedTuple):
 
 
 class Service:
-    """Answers about a task with what was true some seconds ago.
+    """Answers queries about a task with its status of some seconds ago.
 
-    ``counts`` runs when they start or end, or not at all; ``clears`` the end once the next run begins.
-    From ``stalls_at`` on, no run has new rows.
+    ``counts`` says when it counts a run: when it ``starts``, when it ``ends``, or, with None, never;
+    ``clears`` says whether the end time is gone once the next run begins. From ``stalls_at`` on, no run has
+    new rows.
     """
 
     stalls_at = math.inf
@@ -57,7 +58,7 @@ class Service:
         return run
 
     def status_at(self, now: float) -> TaskStatus:
-        """Return what one of the service's servers shows."""
+        """Return the status that one of the service's servers shows, which may be an old one."""
         now -= self.chance.choice([0.0, self.chance.uniform(0, self.oldest)])
         begun = [run for run in self.runs if run.began <= now]
         ended = [run for run in begun if run.ended <= now]
@@ -98,7 +99,7 @@ def test_a_wait_ends_soon_after_the_started_run(clock: Clock, counts: str | None
     service, now = Service(chance, counts), 1000.0
     for _ in range(chance.choice([0, 1, 3])):
         now = service.add_run(now, chance.choice([1, 30, 300]), chance.choice(FINAL_STATES)).ended
-        # till then, what is shown before the start may be of the run before the last one
+        # until then, the status before the start may show the run before the last one
         now += OLDEST + chance.choice([1, 500])
     was_started = chance.random() < 0.7
     baseline = Baseline.of(service.status_at(now))
@@ -110,7 +111,7 @@ def test_a_wait_ends_soon_after_the_started_run(clock: Clock, counts: str | None
         after={"a": baseline},
         was_started=was_started,
         missing_timeout=10_000,
-        # the same number is shown for no longer while rows come
+        # while rows come, the same number is never shown for that long
         no_new_rows_for=PER_ROW + OLDEST + 1,
     )
     began = run.began if was_started else now
@@ -167,7 +168,7 @@ def test_a_watch_reports_every_run_once_and_not_before_its_end(counts: str | Non
     previous, since = None, 0.0
     events, named = 0, Counter[int]()
     interval, restarts = chance.choice([10, 30, 60]), chance.choice([0, 0.05])
-    # before the first run: of one that goes on, nobody knows what its number counts
+    # begin before the first run: during a run, it is unknown whether its number counts this run
     at, end = 900.0, now + 4000
     while at < end:
         status = service.status_at(at)

@@ -1,4 +1,4 @@
-"""One poll for all who wait."""
+"""One poll serves all waits."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.waiting.services import Service
 
 
 def states(seen: Mapping[str, Any]) -> dict[str, Any]:
-    """End a wait with what it was shown first."""
+    """End a wait with the states that it was shown first."""
     return dict(seen)
 
 
 @pytest.fixture
 def service() -> Service:
-    """A service that answers about some keys; what goes on at the end is cancelled with the event loop."""
+    """A service that answers about some keys; the event loop cancels queries that are open at its end."""
     return Service(None, a=1, b=2, c=3)
 
 
@@ -82,14 +82,14 @@ async def test_every_round_is_of_full_batches_though_some_came_earlier(
     while not service.queries:
         await asyncio.sleep(0.001)
     await asyncio.gather(*waits, *(poll.until([key], 0.5, see) for key in late))
-    # the early one's first poll, then three batches a round
+    # the first query, for the early wait, then three batches a round
     assert len(service.queries) <= 1 + 4 * 3
     assert set(polls.values()) == {4}
 
 
 @simulated
 async def test_a_wait_is_not_shown_the_response_to_an_older_question() -> None:
-    """What happened before a wait began, such as a start, is in what it sees."""
+    """A wait sees everything that happened before it began, such as a start."""
     answering = asyncio.Event()
     asked: list[int] = []
 
@@ -192,14 +192,14 @@ async def test_a_wait_that_begins_while_the_poll_fails_is_served(
     monkeypatch.setattr(Poll, "_take_due", defect)
     with pytest.raises(RuntimeError, match="a defect"):
         await poll.until(["a"], 60, states)
-    # at once, when the poll has not dealt with its defect yet
+    # this wait begins at once, before the poll has handled its defect
     assert await poll.until(["a"], 60, states) == {"a": 1}
     assert await poll.until(["b"], 60, states) == {"b": 2}
 
 
 @simulated
 async def test_what_a_waiter_does_runs_in_its_own_context(poll: Poll[Any]) -> None:
-    """Airflow sorts a trigger's log lines by context variables."""
+    """Airflow assigns log lines to triggers by context variables."""
     name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
 
     async def wait(key: str) -> str:

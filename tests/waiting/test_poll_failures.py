@@ -1,4 +1,4 @@
-"""What a poll does about questions that fail, and when it asks, in simulated time."""
+"""How a poll handles queries that fail, and when it sends queries, in simulated time."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PASSING = [
     errors.TooManyRequests,
     errors.ServiceUnreachable,
     RuntimeError,
-    # of something that the question waits for inside
+    # of something that the query itself awaits
     asyncio.CancelledError,
 ]
 
 
 class Waits:
-    """Waits that never see enough, each for one key."""
+    """Waits for one key each, which end only by an error."""
 
     def __init__(self, service: Service, batch_size: int = 100) -> None:
         self.service = service
@@ -63,7 +63,7 @@ class Waits:
         self.seen[key].append(now())
 
     def longest_gap(self, keys: Iterable[str]) -> float:
-        """Return the most seconds between two polls of a key, from the beginning of its wait until now."""
+        """Return the longest time without a response about a key, in seconds, since its wait began."""
         return max(
             later - earlier
             for key in keys
@@ -72,7 +72,7 @@ class Waits:
 
     @property
     def ended(self) -> dict[str, BaseException | None]:
-        """The keys of the waits that have ended, and what with."""
+        """The error of each wait that has ended, by its key."""
         return {name.split()[0]: task.exception() for name, task in self.tasks.items() if task.done()}
 
 
@@ -83,7 +83,7 @@ def service() -> Service:
 
 @pytest.fixture
 def waits(service: Service) -> Waits:
-    """Waits that share a poll of the service; what goes on at the end is cancelled with the event loop."""
+    """Waits that share a poll of the service; the event loop cancels those that are open at its end."""
     return Waits(service)
 
 
@@ -92,7 +92,7 @@ def keys(count: int) -> list[str]:
 
 
 class TestOthersGoOn:
-    """What is wrong with one question delays no other."""
+    """A query that fails or takes long delays no other."""
 
     @simulated
     async def test_beside_a_response_that_takes_long(self, service: Service) -> None:
@@ -121,7 +121,7 @@ class TestOthersGoOn:
         waits.begin([bad, *others], 20.0)
         await asyncio.sleep(300)
         assert waits.longest_gap(others[99:]) < 24
-        # the halvings of its batch
+        # the keys of its batch wait until the batch has been halved often enough
         assert waits.longest_gap(others[:99]) < 20 + 7 * 5
         assert bad not in waits.seen
         assert set(waits.ended) <= {bad}
@@ -204,7 +204,7 @@ class TestServiceDown:
         assert {len(keys) for _, keys in waits.service.queries[first:]} == {1}
         pauses = waits.service.gaps()[first:]
         assert all(pause >= min(LONGEST_BACKOFF / 2, 2.0 * 2**number) for number, pause in enumerate(pauses))
-        # about another key each time
+        # each query is about another key
         assert (
             len({keys[0] for _, keys in waits.service.queries[first:]}) == len(waits.service.queries) - first
         )
@@ -214,7 +214,7 @@ class TestServiceDown:
         sent_before = len(waits.service.queries)
         await asyncio.sleep(LONGEST_BACKOFF + 60)
         assert waits.seen.keys() == set(keys(1000))
-        # one to see that it answers, and those halves that had failed at first
+        # one query that finds that the service answers, and the halves of batches that had failed at first
         assert len([keys for _, keys in waits.service.queries[sent_before:] if len(keys) < 100]) <= 1 + 2 * 3
 
     @simulated
@@ -238,7 +238,7 @@ class TestServiceDown:
 
 
 class TestRefusals:
-    """A refusal for good ends waits once it was confirmed."""
+    """A permanent refusal ends waits once it is confirmed."""
 
     @pytest.mark.parametrize("kind", [*CONNECTION_REFUSALS, *KEY_REFUSALS])
     @simulated
@@ -325,7 +325,7 @@ class TestRefusals:
         others = [key for key in everybody if key not in bad]
         waits.service.fail(kind("not yours"), about=bad)
         if seconds:
-            # while the others are not due
+            # these begin while the others are not due
             waits.begin(others)
             await asyncio.sleep(seconds)
             waits.begin(bad)
@@ -373,7 +373,7 @@ class TestRefusals:
 
 
 class TestSpacing:
-    """A round of questions is spread over its interval."""
+    """A round of queries is spread over its interval."""
 
     @simulated
     async def test_two_polls_of_5_000_keys_ask_at_most_5_times_a_second(self, service: Service) -> None:
@@ -404,7 +404,7 @@ class TestSpacing:
 
 @simulated
 async def test_a_key_is_in_one_question_at_a_time(waits: Waits) -> None:
-    """Else a later response could arrive before an earlier one."""
+    """Otherwise a later response could arrive before an earlier one."""
     waits.service.takes = lambda keys: 10.0
     waits.begin(["a"])
     await asyncio.sleep(5)
@@ -424,7 +424,7 @@ async def test_a_key_is_in_one_question_at_a_time(waits: Waits) -> None:
 )
 @given(seed=st.integers(0, 2**32))
 def test_after_any_trouble_every_wait_goes_on(seed: int) -> None:
-    """Waits come and go while questions fail, take long, or answer in part."""
+    """Waits come and go while queries fail or take long."""
     chance = random.Random(seed)
     everybody = keys(chance.choice([2, 10, 250]))
 

@@ -1,4 +1,4 @@
-"""Landing rows as the engine does, without its files; and reading parts back with other people's readers."""
+"""Write parts in memory, as landings do, and read them back with the package's and independent readers."""
 
 from __future__ import annotations
 
@@ -44,14 +44,17 @@ def named(options: dict[str, Any]) -> str:
 
 
 def page(*rows: Any) -> list[msgspec.Raw]:
-    """A page of rows as the client gives it: values that are not JSON texts are encoded."""
+    """Return a page of rows as the client returns it; values that are not JSON texts are encoded."""
     texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     body = f'{{"data":{{"offset":1,"total":1,"restTotal":0,"data":[{",".join(texts)}]}}}}'
     return read_response(endpoints.read_data("t").result, Response(200, {}, body.encode())).rows
 
 
 def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], earlier: Sequence[str] = ()) -> list[bytes]:
-    """Write all pages: the parts of the landing."""
+    """Write all pages, and return the parts.
+
+    :param earlier: columns of earlier parts.
+    """
     columns = file_format.columns_after(earlier)
     parts = []
     waiting = list(pages)
@@ -68,7 +71,7 @@ def land(file_format: FileFormat, *pages: Sequence[msgspec.Raw], earlier: Sequen
 
 
 def reader_of(file_format: FileFormat, names: Sequence[str]) -> PartReader:
-    """The package's reader for the parts of a landing with these columns."""
+    """Return the package's reader for the parts of a landing with these columns."""
     options = file_format.compression, names, file_format.column_types, file_format.on_cast_error
     chosen = part_reader(file_format.name, *options)
     assert chosen is not None
@@ -76,22 +79,22 @@ def reader_of(file_format: FileFormat, names: Sequence[str]) -> PartReader:
 
 
 def rows_of(reader: PartReader, parts: Iterable[bytes]) -> list[Row]:
-    """All rows of all parts, as the package reads them."""
+    """Return all rows of all parts, as the package reads them."""
     return [row for part in parts for row in reader.rows(io.BytesIO(part))]
 
 
 def table_of(reader: PartReader, parts: Iterable[bytes]) -> pa.Table:
-    """All parts as one table, as the package reads them."""
+    """Return all parts as one table, as the package reads them."""
     return reader.joined(table for part in parts for table in reader.tables(io.BytesIO(part)))
 
 
 def filled(row: Row, names: Iterable[str]) -> Row:
-    """The row with all columns of the landing: null in those that its part does not have."""
+    """Return the row with all columns of the landing, null in those that it lacks."""
     return dict.fromkeys(names) | row
 
 
 def as_texts(row: Row) -> Row:
-    """The row as a table of texts has it."""
+    """Return the row as a table of texts has it."""
     return {
         name: value
         if value is None or isinstance(value, str)
@@ -110,7 +113,7 @@ def plain(part: bytes, compression: str | None) -> bytes:
 
 
 def read_csv(part: bytes) -> list[dict[str, str | None]]:
-    """All cells as texts; null is not the empty text."""
+    """Return all rows, with cells as texts; null differs from the empty text."""
     header = next(csv.reader(io.StringIO(part.decode(), newline=""), strict=True))
     return (
         pa.csv.read_csv(
@@ -130,7 +133,7 @@ def read_csv(part: bytes) -> list[dict[str, str | None]]:
 
 
 def csv_records(part: bytes) -> list[list[str]]:
-    """Header and rows as the standard library reads them."""
+    """Return header and rows as the standard library reads them."""
     csv.field_size_limit(1 << 30)
     return list(csv.reader(io.StringIO(part.decode(), newline=""), strict=True))
 
@@ -141,13 +144,13 @@ def read_parquet(part: bytes) -> list[Row]:
 
 
 def read_jsonl(part: bytes) -> list[Row]:
-    """All rows, numbers as the texts they are."""
+    """Return all rows, with numbers as the texts that were written."""
     assert not part or part.endswith(b"\n")
     return [json.loads(line, parse_float=str, parse_int=str) for line in part.split(b"\n")[:-1]]
 
 
 def read_part(name: str, part: bytes) -> list[Row]:
-    """All rows of a part whose name says its format; numbers of JSON lines are numbers."""
+    """Return all rows of a part whose name says its format; numbers of JSON lines stay numbers."""
     if name.endswith(".parquet"):
         return read_parquet(part)
     part = plain(part, COMPRESSIONS.get(name[name.rindex(".") :]))

@@ -1,4 +1,4 @@
-"""What a part costs while it is written, and what is left of one that failed."""
+"""The memory that a part takes while it is written, and what is left of one that failed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from airflow_provider_webcollect.landing.formats import parquet as parquet_forma
 from tests.landing.formats.parts import Kind, land, page
 
 ALL: list[Kind] = [("jsonl", None), ("jsonl", "gzip"), ("csv", None), ("csv", "zstd"), ("parquet", "snappy")]
-#: The most MiB that a format may take; Parquet holds a row group.
+#: Maximum memory of each format, in MiB; Parquet holds a whole row group.
 BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
 
 
@@ -25,7 +25,7 @@ BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
 def test_memory_is_bounded_whatever_the_rows(kind: Kind, rows: int, row_bytes: int) -> None:
     chosen = make_format(*kind)
     bound = BOUNDS[chosen.name] * 2**20
-    # a part that is held whole exceeds the bound by half
+    # so many that a part held whole would exceed the bound by half
     pages = 3 * bound // (2 * rows * row_bytes) + 1
     written = page(*({"id": str(number), "text": "x" * row_bytes} for number in range(rows)))
     tracemalloc.start()
@@ -52,7 +52,7 @@ def test_row_groups_end_by_rows_and_by_bytes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 class Sink:
-    """Takes this number of bytes, then fails like a full disk."""
+    """A sink that takes ``capacity`` bytes, then fails like a full disk."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity

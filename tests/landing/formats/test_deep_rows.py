@@ -1,4 +1,4 @@
-"""Values nested deeper than a decoder goes: JSON lines copy them, all else says that it cannot."""
+"""Values nested too deeply for a decoder: JSON lines copy them, other formats refuse them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.landing.formats.parts import land, page, read_csv
 
 LEVELS = 3000
 DEEP = "[" * LEVELS + '{"a": 1.50}' + "]" * LEVELS
-# the client refuses them this deep; a little less deep, it depends on the stack who is the first to refuse
+# the client refuses rows this deep; with slightly fewer levels, the stack decides which code refuses first
 ROWS = [msgspec.Raw(row.encode()) for row in ('{"n":1}', f'{{"n":2,"v":{DEEP},"z":"x"}}', '{"z":null}')]
 
 

@@ -1,4 +1,4 @@
-"""Columns with types: what is read of chosen and of random texts, what is null, what fails."""
+"""Columns with types: how chosen and random texts are read, which become null, and which fail."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_null_absent_and_empty_are_null(kind: str) -> None:
     assert typed(kind, None, "", "  \n") == [None, None, None]
 
 
-#: Values that a type cannot have.
+#: Types, each with values that do not fit it.
 BAD: list[tuple[Any, ...]] = [
     ("int32", 2**31),
     ("int64", [1], True, {"a": 1}, str(10**40), "1_0"),
@@ -127,7 +127,7 @@ def test_a_page_of_nothing_but_bad_values_is_read() -> None:
     assert typed("int64", *["x"] * 1000, on_cast_error="null") == [None] * 1000
 
 
-#: Of random texts: what is read is what Python reads, or nothing.
+#: Seeds of the random texts, each of which is read as Python reads it, or not at all.
 SEEDS = range(3 if ALL_HISTORIES else 1)
 COUNT = 3000
 
@@ -146,7 +146,7 @@ def number(chance: random.Random, most: int) -> str:
 
 
 def numeric(chance: random.Random) -> str:
-    """Return what is a number for some readers."""
+    """Return a text that some readers take for a number."""
     if chance.random() < 0.5:
         return number(chance, chance.choice([3, 10, 38, 40, 60]))
     edge = chance.choice([2**31, 2**32, 2**63, 2**64, 2**128]) + chance.randint(-2, 2)
@@ -165,7 +165,7 @@ def numeric(chance: random.Random) -> str:
 
 
 def timely(chance: random.Random) -> str:
-    """Return what is a day, or a time with or without a zone, if it is one."""
+    """Return a text in the form of a date, or of a time with or without a zone, which may not exist."""
     year = chance.choice([1, 4, 1582, 1900, 1970, 2024, 9999])
     text = f"{year:04d}-{chance.randint(0, 13):02d}-{chance.randint(0, 32):02d}"
     if chance.random() < 0.7:
@@ -189,20 +189,20 @@ def whole(text: str, bits: int) -> int | None:
 
 
 def nearest(text: str, bits: int) -> float | None:
-    """The float next to a text, None if it is beyond all of them."""
+    """Return the float nearest to a text; None if the number is out of range."""
     value = float(text)
     near = value if bits == 64 else struct.unpack("f", struct.pack("f", value))[0]
     return None if math.isinf(near) and "n" not in text.lower() else near
 
 
 def time_of(text: str, pattern: str) -> datetime.datetime:
-    # Python cuts what is finer than a microsecond
+    # Python would cut off what is finer than a microsecond
     return datetime.datetime.fromisoformat(text if re.fullmatch(pattern, text) else "")
 
 
 DATE, TIME = r"[-\d]{10}", r"[T ][\d:]+(\.\d{1,6})?"
 PRECISIONS = [(38, 0), (38, 10), (38, 38), (30, 10), (19, 18), (10, 2), (5, 5), (1, 0)]
-#: How Python reads texts as a type: it raises an error, or gives None, for those that are not of it.
+#: How Python reads texts of each type: it raises an error, or returns None, for texts that do not fit.
 REFERENCES: dict[str, Callable[[str], Any]] = {
     **{f"decimal({of},{scale})": partial(exact, precision=of, scale=scale) for of, scale in PRECISIONS},
     **{f"int{bits}": partial(whole, bits=bits) for bits in (32, 64)},

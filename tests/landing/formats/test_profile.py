@@ -1,4 +1,4 @@
-"""What a profile says of rows, beside what DuckDB and pyarrow count in the same rows."""
+"""Profiles of rows, compared with what DuckDB counts in the same rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ quickly = settings(
     max_examples=300 if ALL_HISTORIES else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 FORMATS = {name: make_format(name) for name in ("jsonl", "csv", "parquet")}
-#: All that is white space in Unicode, for DuckDB's regular expressions.
+#: Any Unicode white space, as a regular expression of DuckDB.
 BLANK = r"[\t-\r\x{1c}-\x{20}\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]*"
 QUERY = f"""
     with cells as (
@@ -82,7 +82,7 @@ def with_duckdb(written: list[dict[str, Any]]) -> dict[str, ColumnProfile]:
 @quickly
 @given(pages=st.lists(rows, min_size=1, max_size=4))
 def test_counts_equal_duckdbs_and_parts_add_up(pages: list[list[dict[str, Any]]]) -> None:
-    # the columns of a part are those of its first page
+    # a part has only the columns of its first page
     pages[0] = [*pages[0], dict.fromkeys(key for page_rows in pages for row in page_rows for key in row)]
     expected = Profile(with_duckdb([row for page_rows in pages for row in page_rows]))
     for name, file_format in FORMATS.items():

@@ -72,7 +72,7 @@ values = st.one_of(
     nested.map(_nested),
 )
 rows = st.dictionaries(keys, values, max_size=5)
-#: The first row has fields enough: rows without any, and files of one column, have tests of their own.
+#: The first row has at least two fields: rows without fields, and files of one column, have their own tests.
 pages = st.builds(
     lambda first, rest, later: [[first, *rest], *later],
     st.dictionaries(keys, values, min_size=2, max_size=5),
@@ -84,7 +84,7 @@ spaces = st.sampled_from(["", " ", "\n  ", "\r\n\t"])
 
 
 def encoded(row: Row, space: str) -> str:
-    """The row as JSON."""
+    """Return the row as JSON."""
     fields = (f"{space}{json.dumps(key)}{space}:{space}{value.json}" for key, value in row.items())
     return f"{{{','.join(fields)}{space}}}"
 
@@ -101,14 +101,14 @@ def raw(pages: Pages, space: str) -> list[list[msgspec.Raw]]:
 
 
 def table(pages: Pages, columns: list[str] | None = None) -> tuple[list[str], list[list[str | None]]]:
-    """What a table has to hold: every row with all columns."""
+    """Return the columns and rows that a table must hold: every row with all columns."""
     rows = [row for rows in pages for row in rows]
     names = columns if columns is not None else list(dict.fromkeys(key for row in rows for key in row))
     return names, [[row[name].cell if name in row else None for name in names] for row in rows]
 
 
 def assert_first_columns(headers: Sequence[list[str]], names: list[str]) -> None:
-    """Every part has the first of the landing's columns, the last part all of them."""
+    """Check that every part has the first columns of the landing, and the last part all of them."""
     assert all(header == names[: len(header)] for header in headers)
     assert headers[-1] == names
 

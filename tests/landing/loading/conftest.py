@@ -23,5 +23,5 @@ def database(request: pytest.FixtureRequest) -> Database:
 
 @pytest.fixture
 def landing(tmp_path: Path) -> Landing:
-    """A landing that nothing has landed in yet."""
+    """A landing in which nothing has landed yet."""
     return Landing(tmp_path)

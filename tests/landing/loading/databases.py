@@ -33,7 +33,7 @@ class Database:
 
     :param kind: ``duckdb`` or ``postgres``.
     :param address: a path, or a URL.
-    :param table: with its dataset, which no other test uses.
+    :param table: name of the table, with its dataset; by default the dataset is one that no other test uses.
     """
 
     kind: str
@@ -44,7 +44,7 @@ class Database:
         return Warehouse(kind=self.kind, credentials=self.address).destination(**options)
 
     def create(self, columns: str) -> None:
-        """Make the table anew, as its users may have done."""
+        """Create the table anew, as its users may have done."""
         self.query(f"create schema if not exists {self.table.partition('.')[0]}")
         self.query(f"drop table if exists {self.table}")
         self.query(f"create table {self.table} ({columns})")
@@ -63,12 +63,12 @@ class Database:
         return rows
 
     def rows(self, *columns: str) -> list[tuple[Any, ...]]:
-        """Return the rows of the table, in the order of the landing; of all columns but ours."""
+        """Return the rows in the order of the landing, with ``columns`` or, by default, all but ours."""
         names = ", ".join(columns or self.columns())
         return self.query(f"select {names} from {self.table} order by {loading.ROW}")
 
     def columns(self) -> list[str]:
-        """Return the columns of the table but ours."""
+        """Return the names of the table's columns, without ours."""
         dataset, _, table = self.table.partition(".")
         rows = self.query(
             f"select column_name from information_schema.columns where table_schema = '{dataset}'"
@@ -78,15 +78,15 @@ class Database:
 
 
 def load(landed: LandedData, database: Database, **options: Any) -> loading.NewParts:
-    """Load what has landed, and return what was new."""
+    """Load what has landed, and return the parts that were new."""
     return loading.load(landed, LoadOptions.parse(options), database.table, database.destination)
 
 
 class Landing:
     """A landing of chosen rows, each page a part of its own.
 
-    :param table_format: of the table that it is; None for a folder.
-    :ivar source: the rows that the source has.
+    :param table_format: ``delta`` for a table; None for a folder.
+    :ivar source: the rows of the source.
     """
 
     def __init__(self, parent: Path, table_format: str | None = None) -> None:
@@ -101,7 +101,7 @@ class Landing:
         self._runs.next(fetch=serving(self.source, PAGE), **options)
 
     def refill(self, *rows: dict[str, Any]) -> None:
-        """Have the source give other rows, and land these in the place of all."""
+        """Replace the rows of the source, and land the new ones in place of all landed rows."""
         self.source.clear()
         self.land(*rows, on_reset="full")
 
@@ -111,35 +111,35 @@ class Landing:
     def load(
         self, database: Database, write_disposition: str = "append", key: Any = None, **more: Any
     ) -> int:
-        """Load it, and return how many parts were loaded."""
+        """Load the landing, and return the number of loaded parts."""
         options = {"write_disposition": write_disposition, "primary_key": key, **more}
         return len(load(self.read(), database, **options).parts)
 
     def refused(self, said: str, database: Database, *options: Any, **more: Any) -> str:
-        """Have a load of it refused for good, and return the message."""
+        """Check that a load is refused permanently, and return the message."""
         with pytest.raises(LoadRefused, match=said) as refused:
             self.load(database, *options, **more)
         assert refused.value.permanent
         return str(refused.value)
 
     def order(self, database: Database, *, at: int, kill: bool, **options: Any) -> dict[str, Any]:
-        """Return the order to load it in a process of its own: see :mod:`tests.landing.loading.loader`."""
+        """Return the order for a load in its own process: see :mod:`tests.landing.loading.loader`."""
         place = [database.kind, database.address, database.table]
         return {"database": place, "root": self.folder.root, "at": at, "kill": kill, "options": options}
 
 
 def product(number: int, key: int | None = None, **more: Any) -> dict[str, Any]:
-    """Return the numbered row, of the product of that key."""
+    """Return the row with that number; ``key`` names its product, by default the number does."""
     return {"url": f"/{number if key is None else key}", "n": str(number), **more}
 
 
 def products(first: int, count: int, keys: int = 1000) -> list[dict[str, Any]]:
-    """Return rows, of no more than that number of products."""
+    """Return numbered rows, of ``keys`` products at most."""
     return [product(number, number % keys) for number in range(first, first + count)]
 
 
 def as_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """Return rows as the database gives them."""
+    """Return rows as the database returns them."""
     return [(row["url"], row["n"]) for row in rows]
 
 

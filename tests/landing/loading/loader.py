@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def carry_out(order: dict[str, Any]) -> None:
-    """Load; ``at`` is the statement or commit, from 1, in whose place it dies or an error comes."""
+    """Load; die or fail instead of the statement or commit with the number ``at``, from 1; 0 for none."""
     database = Database(*order["database"])
     disturbed = disturbed_at(order["at"], die if order["kill"] else fail)
     for name in ("execute_query", "commit_transaction"):
@@ -50,7 +50,7 @@ def fail() -> None:
 
 
 def load_twice(landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A zombie's load beside the load of its retry, as seen while it reads rows, and before it writes any."""
+    """Check that a second load fails while a first one still reads rows, and then finds nothing to load."""
     landing.land(*products(0, 7))
     landed, ended = landing.read(), []
     order = landing.order(database, at=0, kill=False)

@@ -1,4 +1,4 @@
-"""Loads with `on_gone`: each run collects everything, and the table says which keys are gone."""
+"""Loads with `on_gone`: each run collects everything; keys that are gone are deleted or marked."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.landing.loading.databases import Database, Landing
 
 pytestmark = pytest.mark.by_day(1)
 
-#: Quarantines a run of fewer rows.
+#: Checks that quarantine a run of fewer than two rows.
 CHECKS: dict[str, Any] = {"checks": {"rows": {"min": 2}}, "on_failed_checks": "quarantine"}
 
 
 @pytest.fixture(params=["delete", "mark"])
 def on_gone(request: pytest.FixtureRequest) -> str:
-    """What is done with keys that are gone."""
+    """What a load does with keys that are gone."""
     return str(request.param)
 
 
 def run(landing: Landing, keys: str, **options: Any) -> None:
-    """Land a run of products, whose rows have the number of the run."""
+    """Land a run with a row for each key; rows are numbered across runs."""
     number = len(landing.source)
     landing.land(*({"url": key, "n": str(number + place)} for place, key in enumerate(keys)), **options)
 
@@ -45,7 +45,7 @@ def there(database: Database) -> str:
 
 
 def gone(database: Database) -> dict[str, datetime.datetime]:
-    """Return when keys were found to be gone."""
+    """Return the time at which each marked key was found to be gone."""
     rows = database.query(f"select url, {GONE} from {database.table} where {GONE} is not null")
     return {url: time.astimezone(datetime.UTC) for url, time in rows}
 
@@ -102,7 +102,7 @@ def test_rows_of_others_stay(landing: Landing, in_duckdb: Database, tmp_path: Pa
     name = other.read().identity
     of_other = in_duckdb.query(f"select url from {in_duckdb.table} where {LANDING} = '{name}' order by url")
     assert there(in_duckdb) == "bdx"
-    # `c` was last of the other one, which has none now
+    # `c` was loaded last from the other landing, which does not have it any more
     assert of_other == [(url,) for url in ("dx" if on_gone == "delete" else "cdx")]
 
 

@@ -1,7 +1,7 @@
-"""Random histories of loads that are killed, or fail, in the place of any statement or commit.
+"""Random histories of loads that are killed or fail instead of any statement or commit.
 
 The landing grows, and is landed again; loads are left out, killed, and repeated in other processes that know
-nothing of each other. At the end the table has what plain Python makes of the rows.
+nothing of each other. At the end, the table must have the rows that plain Python computes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def loader() -> Iterator[Forks]:
 
 
 class History:
-    """What happens to a landing and the table that it is loaded into.
+    """Events that happen to a landing and the table that it is loaded into.
 
-    :param number: what its choices are drawn with.
-    :param disposition: that of the load; or, for ``merge``, its ``on_gone``: ``delete`` or ``mark``.
+    :param number: seed of the history's choices.
+    :param disposition: write disposition of the loads, or the ``on_gone`` of merges: ``delete`` or ``mark``.
     :ivar newest: the rows of the newest run.
     """
 
@@ -52,7 +52,7 @@ class History:
         self.newest: list[dict[str, Any]] = []
 
     def happen(self) -> None:
-        """Let some things happen, and then a load succeed that nothing disturbs."""
+        """Let random events happen; then two undisturbed loads must succeed."""
         self.grow()
         for _ in range(self.chance.randint(2, LONGEST)):
             self.chance.choice(self.things())()
@@ -64,7 +64,7 @@ class History:
 
     def things(self) -> list[Callable[[], object]]:
         disturbed = [self.disturbed_load] * 3
-        # by keys, what a load before the end of the source has left stays
+        # a plain merge keeps the rows that were loaded before a reset
         return [self.grow, self.grow, *disturbed, *([] if self.disposition == "merge" else [self.reset])]
 
     def grow(self) -> None:
@@ -87,9 +87,9 @@ class History:
         self.load(self.chance.randint(1, STATEMENTS), kill=self.chance.random() < 0.7)
 
     def load(self, at: int = 0, *, kill: bool = False) -> int:
-        """Load, and return how that ended.
+        """Load, and return the exit status.
 
-        :param at: the statement in whose place it fails or is killed.
+        :param at: number of the statement or commit instead of which the load fails or is killed; 0 for none.
         """
         options = {}
         if self.disposition != "append":
@@ -109,7 +109,7 @@ class History:
             case "mark":
                 held = self.database.rows("url", "n", GONE)
                 assert sorted((url, n) for url, n, gone_at in held if gone_at is None) == newest
-                # what is not in the source any more, only a load before may have left
+                # other keys, which the source no longer has, may be left by an earlier load
                 assert {url for url, _ in rows} <= {url for url, *_ in held}
                 assert len(held) == len({url for url, *_ in held})
             case _:
@@ -151,5 +151,5 @@ def test_a_load_that_ends_at_a_statement_is_repeated(
         history.check()
         if kill and ended[-1] == 0:
             break
-    # dlt itself repeats some of what has failed
+    # dlt itself retries some of the failed statements
     assert ended.count(-signal.SIGKILL) > 10 if kill else FAILED in ended

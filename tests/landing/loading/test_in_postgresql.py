@@ -20,13 +20,13 @@ from tests.postgresql import PostgreSQL
 
 @pytest.fixture
 def database(postgresql: PostgreSQL) -> Database:
-    """A table that is not there yet, as who may do everything reaches it."""
+    """A table that does not exist yet, reached as a superuser."""
     return Database("postgres", f"postgresql://{postgresql.address}")
 
 
 @pytest.fixture
 def role(database: Database) -> str:
-    """A role that may do nothing yet."""
+    """A role without privileges."""
     name = f"loader_{uuid.uuid4().hex[:8]}"
     database.query(f"create role {name} login password 'p'")
     return name
@@ -34,7 +34,7 @@ def role(database: Database) -> str:
 
 @pytest.fixture
 def by_role(database: Database, role: str) -> Database:
-    """The same table, as the role reaches it."""
+    """The same table, reached as the role."""
     return replace(database, address=f"postgresql://{role}:p@{database.address.partition('@')[2]}")
 
 

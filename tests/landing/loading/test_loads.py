@@ -59,7 +59,7 @@ def test_parts_that_others_have_rewritten_are_no_loss(tmp_path: Path, in_duckdb:
 def test_landings_of_one_name_in_two_accounts_keep_their_rows(
     tmp_path: Path, in_duckdb: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in two accounts of a storage, whose names are no part of an address."""
+    """An address such as ``abfs://data/prices`` does not name the account of the storage."""
     landings = [Landing(tmp_path / str(number)) for number in range(2)]
     for number, landing in enumerate(landings):
         landing.land(*products(10 * number, 3))
@@ -71,7 +71,7 @@ def test_landings_of_one_name_in_two_accounts_keep_their_rows(
 
 
 class TestPlaces:
-    """One landing may be reached by several addresses, and be moved."""
+    """A landing may be reached by several addresses, and may be moved."""
 
     def load_by(self, address: str, landing: Landing, database: Database) -> int:
         landed = landing.read()
@@ -83,7 +83,7 @@ class TestPlaces:
             landing.land(*products(len(landing.source), count))
             assert self.load_by(address, landing, in_duckdb) == 1
         assert in_duckdb.rows("url", "n") == as_rows(landing.source)
-        # a full landing replaces the rows that came by the first address
+        # a full landing replaces the rows that were loaded from the first address
         landing.refill(product(9))
         self.load_by("s3://access-point/prices", landing, in_duckdb)
         assert in_duckdb.rows("n", loading.LANDING) == [("9", "s3://data/prices")]
@@ -129,7 +129,7 @@ class TestEveryDatabase:
             for row in range(part.start_offset, part.next_offset)
         ]
         assert database.rows(*("_webcollect_landing", "_webcollect_part", "_webcollect_row")) == places
-        # nothing of the work is left beside the dataset
+        # no working schema is left beside the dataset
         dataset = database.table.partition(".")[0]
         schemas = database.query("select schema_name from information_schema.schemata")
         assert [name for (name,) in schemas if f"{name}_".startswith(f"{dataset}_")] == [dataset]
@@ -149,7 +149,7 @@ class TestEveryDatabase:
     ) -> None:
         landing.land(*products(0, 7, keys=5))
         landing.load(database, disposition, key)
-        # what a kill right before leaves
+        # as a kill right before the record would leave it
         database.query(f"delete from {database.table.partition('.')[0]}._dlt_loads")
         landing.land(*products(7, 2, keys=5))
         assert landing.load(database, disposition, key) == 3
@@ -242,7 +242,7 @@ class TestAppend:
 
 
 class TestCommits:
-    """What is loaded is known by the number of the last commit of it."""
+    """What has been loaded is known by the number of the last loaded commit."""
 
     CHECKS: ClassVar = {"columns": {"url": {"filled": 1}}}
 
@@ -315,7 +315,7 @@ class TestColumns:
         assert refused.isprintable()
         assert "`webcollect" not in refused
 
-    #: Two names, and whether the table has both if it keeps names.
+    #: Two names, and whether a table can have both if dlt keeps names as they are.
     PAIRS: ClassVar = {
         "duckdb": [
             *(("n", "", False), ("n", " ", False), ("n", "__", True), ("Price", "price", False)),
@@ -373,7 +373,7 @@ class TestTypes:
     def land(
         self, landing: Landing, prices: Sequence[str | None], kinds: Sequence[str | None], **options: Any
     ) -> None:
-        """Land a row with a price of each type; None for what the format makes of it."""
+        """Land a row with a price of each type; None leaves the type to the format."""
         row = {f"price_{number}": price for number, price in enumerate(prices)}
         types = {f"price_{number}": kind for number, kind in enumerate(kinds) if kind}
         landing.source.clear()
@@ -387,10 +387,10 @@ class TestTypes:
         first, second = database.rows()
         assert first == second
         assert len(first) == len(TYPED_ROW)
-        # a number of fewer bits stays the number
+        # a float32 keeps its exact value
         assert {Decimal("1.50"), landing.read().to_arrow()["g"][0].as_py()} <= {*first}
 
-    #: The type of a column, and a type and a value that it would change, in each database.
+    #: The type of a column, and a type and a value that it would change: in every database, then in one.
     OTHERS: ClassVar = [
         ("bigint", "decimal(12,2)", "7.49"),
         ("bigint", "float64", "0.5"),
@@ -449,7 +449,7 @@ class TestTypes:
         (row,) = database.rows(*(f"price_{number}" for number in range(len(columns))))
         assert [Decimal(str(value)) for value in row] == [Decimal(price) for *_, price in columns]
 
-    #: The type of the user's column, the type of the values, one that fits it and one that does not.
+    #: The type of the user's column, the type of the values, a value that fits and one that does not.
     TOO_SMALL: ClassVar = {
         "postgres": [
             ("varchar(3)", "string", "äöü", "abcd" * 50),
@@ -556,7 +556,7 @@ class TestSnapshots:
     def test_rows_begin_and_end_with_their_snapshots(self, landing: Landing, in_duckdb: Database) -> None:
         landing.land(product(0), product(1), **OVERWRITE)
         landing.load(in_duckdb, "scd2")
-        # a column that no row has changes none
+        # a column without values changes no row
         landing.source[:] = [product(0, seller=None), product(2, 1)]
         landing.land(**OVERWRITE)
         landing.load(in_duckdb, "scd2")
@@ -591,7 +591,7 @@ class TestFailures:
         error = failed.value
         assert error.permanent
         assert "hunter2" not in str(error)
-        # nor do the frames of dlt, which are all gone
+        # nor do dlt's frames: no traceback leads to them
         assert error.__cause__ is error.__context__ is None
 
 

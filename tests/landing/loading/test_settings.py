@@ -1,4 +1,4 @@
-"""dlt's settings in the environment of a worker and in the folder that it runs in: they steer no load."""
+"""dlt's settings in a worker's environment and working directory: they have no effect on loads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.landing.loading.databases import Database, Landing, product, products
 
 #: The settings that the documentation offers.
 OFFERED = {"SCHEMA__NAMING", "RUNTIME__DLTHUB_TELEMETRY"}
-#: Settings of one part of dlt alone, of which it asks by longer names.
+#: Settings of a single part of dlt, which looks for them under longer names.
 OF_PARTS = {
     *("PIPELINES__DEV_MODE", "PIPELINES__DATASET_NAME_LAYOUT"),
     *("NORMALIZE__PARQUET_NORMALIZER__ADD_DLT_ID", "DESTINATION__DUCKDB__CREDENTIALS__READ_ONLY"),
@@ -31,7 +31,7 @@ OF_PARTS = {
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have dlt look for its settings again, as in a process that has not used it yet."""
-    # outside of loads, dlt tells nobody, and imports no Airflow
+    # outside of loads, dlt sends no telemetry, and imports no Airflow
     monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "false")
     monkeypatch.setenv("PROVIDERS__ENABLE_AIRFLOW_SECRETS", "false")
     forget()
@@ -44,7 +44,7 @@ def forget() -> None:
         del Container()[PluggableRunContext]
 
 
-def load_twice(landing: Landing, database: Database) -> None:
+def load_then_add_and_load(landing: Landing, database: Database) -> None:
     """Load some rows, then one more."""
     landing.land(*products(0, 3))
     assert landing.load(database) == 1
@@ -65,11 +65,11 @@ def test_dlt_settings_in_the_working_directory_steer_no_load(
     (folder / ".workspace").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DLT_LOCAL_DIR", str(tmp_path / "elsewhere"))
-    load_twice(landing, Database("duckdb", "shop.duckdb"))
+    load_then_add_and_load(landing, Database("duckdb", "shop.duckdb"))
 
 
 def settings(spec: type[BaseConfiguration]) -> Iterator[str]:
-    """Yield the variables of all settings that dlt declares."""
+    """Yield the environment variables of all settings that dlt declares."""
     own = f"{spec.__section__}__" if spec.__section__ else ""
     for field in spec.get_resolvable_fields():
         for section in ("", own, "CREDENTIALS__", "DESTINATION__CREDENTIALS__", "DATA_WRITER__"):
@@ -81,13 +81,13 @@ def settings(spec: type[BaseConfiguration]) -> Iterator[str]:
 def test_no_setting_that_dlt_has_steers_a_load(
     landing: Landing, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also those that a later release of dlt adds."""
+    """This includes settings that a later release of dlt adds."""
     importlib.import_module(f"dlt.destinations.impl.{database.kind}.configuration")
     variables = {*settings(BaseConfiguration)} - OFFERED | OF_PARTS
     assert {"DEV_MODE", "DATASET_NAME_LAYOUT", "CREDENTIALS__READ_ONLY", "WORKERS"} <= variables
     for variable in variables:
         monkeypatch.setenv(variable, "%s_other")
-    load_twice(landing, database)
+    load_then_add_and_load(landing, database)
 
 
 def test_a_naming_convention_that_renames_the_table_is_refused(
@@ -126,7 +126,7 @@ def test_telemetry_is_off_unless_the_environment_turns_it_on(
 ) -> None:
     landing.land(product(0))
     monkeypatch.delenv("RUNTIME__DLTHUB_TELEMETRY")
-    # dlt starts it with the first load of a process or never, so nothing is sent
+    # dlt starts telemetry with the first load of a process or never, so nothing is sent
     assert setting_in_load("runtime.dlthub_telemetry", landing, in_duckdb) is False
     monkeypatch.setenv("RUNTIME__DLTHUB_TELEMETRY", "true")
     assert setting_in_load("runtime.dlthub_telemetry", landing, in_duckdb) is True

@@ -1,4 +1,4 @@
-"""`LandedData.to_dlt` in pipelines of somebody else's: DuckDB, and Delta Lake by dlt's filesystem."""
+"""`LandedData.to_dlt` in users' own pipelines: into DuckDB, and into Delta Lake by dlt's filesystem."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.landing.loading.databases import Database, Landing, product, products
 
 @pytest.fixture(autouse=True)
 def no_telemetry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have dlt tell nobody, and import no Airflow."""
+    """Have dlt send no telemetry, and import no Airflow."""
     for name in ("RUNTIME__DLTHUB_TELEMETRY", "ENABLE_RUNTIME_TRACE", "PROVIDERS__ENABLE_AIRFLOW_SECRETS"):
         monkeypatch.setenv(name, "false")
 
@@ -73,7 +73,7 @@ def test_delta_lake_gets_each_part_once(landing: Landing, in_delta: Pipeline, tm
 def test_a_load_without_its_state_is_repeated(landing: Landing, in_delta: Pipeline, tmp_path: Path) -> None:
     landing.land(*products(0, 7))
     in_delta.run(landing.read().to_dlt(name="prices"), table_format="delta")
-    # nothing says that it has ended, on a machine that knows nothing of it
+    # no record of the load is left, and the next one runs on a machine that knows nothing of it
     for file in (tmp_path / "lake" / "shop").glob("_dlt_*/own__*"):
         file.unlink()
     landing.land(product(7))

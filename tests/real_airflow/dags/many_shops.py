@@ -1,4 +1,4 @@
-"""What `test_task_group.py` runs: files of collection tasks, in both arrangements, and into a warehouse."""
+"""The DAGs of `test_task_group.py`: groups in both arrangements, one of which loads a warehouse."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The shops of :mod:`test_asset_partitions`, and who consumes what they land."""
+"""The shops of :mod:`test_asset_partitions`, and the consumers of their assets."""
 
 import os
 from functools import reduce

@@ -24,9 +24,9 @@ from airflow_provider_webcollect.service.tokens import (
 
 CALL = endpoints.get_running_counts()
 STATS = CALL.endpoint.path
-#: For tokens without a client.
+#: Settings of ``Tokens`` without a client.
 SETTINGS = Settings(base_url="https://service.example")
-#: By which the service refuses a refresh token.
+#: The responses by which the service refuses a refresh token, and an access token.
 GRANT_REFUSED: dict[str, Any] = {"status": 400, "code": "Invalid.Grant", "message": "no"}
 TOKEN_REFUSED: dict[str, Any] = {"status": 401, "code": "Invalid.Token", "message": "no"}
 
@@ -40,7 +40,7 @@ class Account:
     """An account of the service, whose processes share a store, and whose time passes only while they wait.
 
     :ivar process: makes a client with the sandbox's refresh token, as a process of its own.
-    :ivar store: what a process uses that is given no other store; ``name`` is its name.
+    :ivar store: the store of each process for which no other is given; ``name`` is its name.
     """
 
     def __init__(self, sandbox: Sandbox, process: Callable[..., Client]) -> None:
@@ -61,12 +61,12 @@ class Account:
 
     @property
     def grants(self) -> list[str]:
-        """What tokens were requested with."""
+        """The grant types with which tokens were requested."""
         bodies = [json.loads(request["body"]) for request in self.sandbox.control.requests("/token")]
         return [body["grant_type"] for body in bodies]
 
     def credentials(self, **changes: Any) -> Credentials:
-        """Return the refresh token, and what else the connection has."""
+        """Return credentials with the sandbox's refresh token and some changes."""
         return Credentials(**{"refresh_token": self.sandbox.refresh_token, **changes})
 
     def login(self, **more: Any) -> Credentials:
@@ -85,7 +85,7 @@ class Account:
 
 
 class Full(MemoryTokenStore):
-    """Does not take what is written to some of its registers."""
+    """Refuses writes to some of its registers."""
 
     def __init__(self, name: str, of: frozenset[Register] = frozenset({Register.TOKEN})) -> None:
         super().__init__(name)
@@ -98,7 +98,7 @@ class Full(MemoryTokenStore):
 
 
 class Hiccup(MemoryTokenStore):
-    """Seems to be empty for a number of reads."""
+    """Seems to be empty until the token has been read a number of times."""
 
     def __init__(self, name: str, reads: int) -> None:
         super().__init__(name)
@@ -126,7 +126,7 @@ def changed(token: StoredToken | None, **changes: Any) -> StoredToken:
 
 
 def note(token: StoredToken, state: RenewalState) -> RenewalNote:
-    """What another process has noted on the renewal of a token."""
+    """Return the note of another process on the renewal of a token."""
     return RenewalNote(
         claimant="another", lineage=token.lineage, token=digest(str(token.refresh_token)), state=state
     )

@@ -1,4 +1,4 @@
-"""Processes that share a token in a file, as those of a fleet share it in Airflow's Variable."""
+"""Processes that share a token in a file, as the processes of a fleet share it in an Airflow Variable."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORKS.set_forkserver_preload([__name__, "requests", "urllib3"])
 
 
 class SlowFileTokenStore(FileTokenStore):
-    """A token shared by processes, as the Airflow Variable shares it: slower than a file of this disk."""
+    """A token shared by processes, as in an Airflow Variable: slower than in a file on this disk."""
 
     write_bound = 1.0
 
@@ -48,14 +48,14 @@ class DeadlyTokenStore(SlowFileTokenStore):
 def fleet(sandbox: Sandbox, path: Path, size: int) -> Iterator[Callable[[], list[str]]]:
     """Processes that share the token in a file; nothing tells them that they share a host.
 
-    :return: has all of them make a call at once, and returns what each says of it.
+    :return: a function that has all of them make a call at once, and returns their results, see ``_call``.
     """
     # each host would have an address, and so a rate, of its own
     sandbox.control.configure(enforce_limits=False)
     account = (sandbox.url, sandbox.refresh_token, SlowFileTokenStore(path))
     with FORKS.Pool(size, _begin, (*account, FORKS.Barrier(size))) as processes:
         yield lambda: processes.map_async(_call, range(size), chunksize=1).get(PATIENCE)
-        # else they are terminated, which one that is measured by coverage may survive
+        # otherwise they are terminated, which a process measured by coverage may survive
         processes.close()
         processes.join()
 
@@ -69,7 +69,7 @@ def exit_code_of_one_that_dies(sandbox: Sandbox, path: Path) -> int | None:
     return process.exitcode
 
 
-#: In each process: its client, and what lets all of them go on at once.
+#: In each process: its client, and the barrier at which the processes wait for each other.
 _own: dict[str, Any] = {}
 
 
@@ -78,7 +78,7 @@ def _begin(url: str, refresh_token: str, store: FileTokenStore, together: thread
         base_url=url,
         requests_per_second=0,
         retries=Retries(first_wait=0.2, longest_wait=5),
-        # the tests drop tokens within seconds, and any process may be the one that renews each time
+        # the tests drop tokens within seconds, and the same process may renew each time
         timing=ClientTiming(youth=0.0),
     )
     client = Client(make_context(settings, Credentials(refresh_token=refresh_token), "fleet", store))
@@ -91,7 +91,7 @@ def _begin_and_call(url: str, refresh_token: str, store: FileTokenStore) -> None
 
 
 def _call(_: int = 0) -> str:
-    """Make a call, and say how it went. Where the machine stalls, no process may claim the renewal."""
+    """Make a call and return `ok` or the error; repeat it while a stalling machine lets no process claim."""
     _own["together"].wait(PATIENCE)
     for _ in range(20):
         try:
@@ -106,7 +106,7 @@ def _call(_: int = 0) -> str:
 
 
 def store_expired(sandbox: Sandbox, path: Path) -> None:
-    """Store a token whose day is over, as a fleet finds it in the morning."""
+    """Store a token that has just expired, as a fleet finds it in the morning."""
     expired = StoredToken(
         access_token="yesterday's",
         refresh_token=sandbox.refresh_token,

@@ -143,7 +143,7 @@ def test_other_token_errors_do_not_refuse_the_credential(account: Account, fault
 
 
 @pytest.mark.parametrize("status", [400, 403, 404])
-def test_nor_does_it_say_anything_of_a_login(account: Account, status: int) -> None:
+def test_other_token_errors_do_not_refuse_a_login(account: Account, status: int) -> None:
     account.fail("/token", status=status, code="SystemBusy", message="no")
     client = account.process(credentials=account.login())
     with pytest.raises(errors.TokenUnavailable, match="the service issues no token now"):
@@ -173,7 +173,7 @@ def test_a_refused_token_works_once_entered_again(account: Account) -> None:
     assert account.process(credentials=successor).send(CALL)
     assert account.refreshes == [200, 400, 200]
     account.expire()
-    # whoever has the connection as it was before goes on with the same tokens
+    # a process with the earlier credential goes on with the same tokens
     assert account.process().send(CALL)
 
 

@@ -1,4 +1,4 @@
-"""A process that needs a token: what it obtains one with, when it renews it, what it leaves to a keeper."""
+"""A process that needs a token: with which credential it gets one, when it renews, and when a keeper does."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_text_that_is_empty_counts_as_nothing_stored(account: Account) -> None
     assert account.refreshes == [200]
 
 
-# A token that has ended or soon ends: renewed once, in time, and on demand.
+# A token that has ended or ends soon: it is renewed once, in time, and on demand.
 
 
 def test_a_token_rejected_in_the_middle_is_renewed(account: Account) -> None:
@@ -171,7 +171,7 @@ def test_rejected_workers_write_nothing_over_the_keepers_token(account: Account)
     worker.send(CALL)
     keeper.renew_token()
     worker.send(CALL)
-    account.store.save(old)  # as if it had been read the moment before
+    account.store.save(old)  # as a stale read returns it
     account.expire()
     with pytest.raises(TokenUnavailable):
         worker.send(CALL)

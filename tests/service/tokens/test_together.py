@@ -30,12 +30,12 @@ from tests.service.tokens.fleet import SlowFileTokenStore, exit_code_of_one_that
 from tests.simulation.samples import ALL_HISTORIES
 
 WAITERS = 1000 if ALL_HISTORIES else 100
-#: Processes of a host and of two hosts, and how often a token is dropped.
+#: Number of processes of a fleet, and how often their token is dropped.
 SIZE, ROUNDS = (32, 20) if ALL_HISTORIES else (8, 2)
 
 
 class Alone:
-    """A process that needs a token from a store that others share; time passes only while it waits."""
+    """A process that needs a token from a shared store; time passes only while it waits for anything."""
 
     def __init__(self, name: str) -> None:
         world = self
@@ -46,7 +46,7 @@ class Alone:
         class Shared(MemoryTokenStore):
             write_bound = 2.0
             shows, writes = True, 0
-            #: What another process has noted, given the seconds since this process last wrote.
+            #: Returns the note of another process, given the seconds since this process last wrote.
             rival: Callable[[float], RenewalNote | None] | None = None
             wrote_at = -math.inf
 
@@ -74,7 +74,8 @@ class Alone:
     ) -> None:
         """Let it try to get a token.
 
-        :param stands_still: seconds that it is suspended for when it has written its claim.
+        :param until: time, in seconds, from which on it is not followed any more.
+        :param stands_still: seconds for which it is suspended after it has written its claim.
         :param read_takes: seconds that a read of the store takes.
         :param write_takes: seconds that a write takes.
         """
@@ -96,7 +97,7 @@ class Alone:
 
 
 class TimeIsUp(BaseException):
-    """The process is not looked at any longer."""
+    """The process is not followed any more."""
 
 
 def noted(state: RenewalState, claimant: str = "another", newest: int = 0) -> RenewalNote:
@@ -167,7 +168,7 @@ def test_a_store_that_loses_writes_is_named_at_once() -> None:
 @pytest.mark.parametrize(
     ("is_late", "stands_still", "runs"),
     [
-        # nobody reads later than a minute: then it was deleted
+        # if reads miss the newer token for longer than `late_reads`, 30 s, it counts as deleted
         (True, 0, [(0, 25, 0), (25, 80, 1)]),
         (True, 0, [(0, 5, 0), (1000, 1025, 0), (1025, 1080, 1)]),
         (True, 50, [(0, 70, 0)]),
@@ -223,7 +224,7 @@ def test_calls_wait_for_a_token_side_by_side(account: Account, clock: Clock, tok
     failures = sent_together(context.short_retries(1), clock, 20)
     assert {type(failure) for failure in failures} == {TokenStoreUnavailable}
     assert len(set(map(id, failures))) == 20  # each has a traceback of its own
-    # one after the other, they read 60 times or more
+    # one after the other, they would read 60 times or more
     assert store.reads <= 20
     assert account.refreshes == []
 
@@ -293,18 +294,18 @@ def test_a_call_that_ends_during_a_renewal_loses_no_token(account: Account, is_c
 
 
 def sent_together(context: ClientContext, clock: Clock, count: int) -> list[Any]:
-    """Send from one event loop at once; return the results and the errors."""
+    """Send ``count`` calls from one event loop at once; return the results and the errors."""
     begun: list[str] = []
 
     class WatchedTokens(Tokens):
         def __getattribute__(self, name: str) -> Any:
-            if name == "failures":  # whoever begins to wait for a token remembers how many there were
+            if name == "failures":  # a call reads this number when it begins to wait for a token
                 begun.append(name)
             return super().__getattribute__(name)
 
     def pause(seconds: float) -> None:
         clock.sleep(seconds)
-        # all others begin to wait meanwhile
+        # meanwhile, all other calls begin to wait
         until(lambda: len(begun) >= min(count, THREADS))
 
     context.tokens.__class__ = WatchedTokens

@@ -1,8 +1,8 @@
-"""Whatever the order, the clocks and the troubles: no refresh token is spent twice, and none is lost.
+"""Whatever the order, the clocks and the failures: no refresh token is spent twice, and none is lost.
 
-In a world in which processes on two hosts share a token, everything goes wrong by chance. Time, the store,
-the service and the order of steps are the world's; what decides is the package's own. Each history comes from
-its number alone, so one that fails can be repeated.
+Processes on two hosts share a token, and everything fails at random. Time, the store, the service and the
+order of steps are simulated; all decisions are those of the package. A history follows from its number alone,
+so one that fails can be repeated.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ def test_no_history_loses_or_spends_twice(
 
 T = TypeVar("T")
 
-#: Seconds of a history; a token lives for LIFE.
+#: Seconds of a history, and of an access token's life.
 LENGTH, LIFE = 9000.0, 3600.0
-#: Seconds that the clocks of hosts are wrong by, at most.
+#: Maximum seconds by which a host's clock is wrong.
 LONGEST_SKEW = 600.0
-#: Seconds for which the store seems empty, at most.
+#: Maximum seconds for which the store seems empty.
 LONGEST_HICCUP = 20.0
-#: Seconds that an exchange takes at most, and a slow write; that the store is out of order; that a process
-#: stands still.
+#: Maximum seconds of an exchange, of a slow access to the store, of an outage of the store, and of a process
+#: that stands still.
 LONGEST_EXCHANGE, SLOWEST_WRITE, LONGEST_OUTAGE, LONGEST_STALL = 20.0, 8.0, 12.0, 150.0
 
 
 @dataclass
 class Sent:
-    """One sending of a refresh token: by whom, and what became of the answer."""
+    """One sending of a refresh token: the sender, and the state of the response."""
 
     by: Process
     life: int
     state: str = "under way"
-    #: The refresh token in the answer.
+    #: The refresh token in the response.
     successor: str | None = None
 
     def may_be_answered(self) -> bool:
-        """Whether somebody has the successor, or may yet get it."""
+        """Return whether a process or the store has the successor, or may yet get it."""
         alive = self.by.life == self.life
         return self.state == "stored" or (alive and self.state in {"under way", "answered"})
 
@@ -87,7 +87,7 @@ class Service:
         self.access: dict[str, tuple[int, float]] = {}
 
     def new_lineage(self) -> str:
-        """Return the refresh token that a person puts into the connection."""
+        """Return a new refresh token, which a person puts into the connection."""
         number = next(self.numbers)
         self.living[f"r{number}"] = number
         return f"r{number}"
@@ -111,7 +111,7 @@ class Service:
 
 
 class Texts:
-    """The registers that all processes share; what they held lately is kept for stale reads."""
+    """The registers that all processes share; their earlier texts are kept for stale reads."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -136,14 +136,14 @@ class Texts:
 
 
 class SharedStore(TokenStore):
-    """The texts, as one process reads and writes them: other processes go on meanwhile."""
+    """The texts, as one process reads and writes them; other processes go on meanwhile."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
 
     def read(self, register: Register) -> str | None:
         world = self.process.world
-        # what was written half a second ago may still not show
+        # a read may miss texts that were written within the last half second
         return world.access_store(
             self.process,
             lambda: world.texts.read(
@@ -164,7 +164,7 @@ class SharedStore(TokenStore):
 
 @dataclass(eq=False)
 class Process:
-    """A process that calls the service now and then. It is the sender of its renewals."""
+    """A process that calls the service now and then, and itself sends its renewals."""
 
     world: World
     name: str
@@ -173,13 +173,13 @@ class Process:
     renews: bool = False
     life: int = 0
     unsaved: dict[str, StoredToken] = field(default_factory=dict)
-    #: The access token that the service rejected in the call that runs.
+    #: The access token that the service rejected in the current call.
     rejected: str | None = None
     running: greenlet | None = None
     results: list[str] = field(default_factory=list)
 
     def start(self) -> None:
-        """Begin with what the connection holds now."""
+        """Begin with the credential that the connection has now."""
         self.tokens = Tokens(
             Credentials(refresh_token=self.world.credential),
             SETTINGS,
@@ -229,13 +229,13 @@ class Process:
 class World(Timeline):
     """Runs one history.
 
-    :ivar faults: the chance that a step goes wrong.
+    :ivar faults: the probability that a step goes wrong.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__(now=1_000_000.0)
         self.chance = random.Random(number)
-        random.seed(number)  # the moment at which each process renews
+        random.seed(number)  # decides when each process renews
         self.faults = 0.04
         self.log: list[str] = []
         self.service = Service(self.chance.random() < 0.7, self.chance.random() < 0.3, self.chance)
@@ -268,19 +268,19 @@ class World(Timeline):
         self.pass_time()
 
     def settle(self) -> None:
-        """Have all go well, and every process make two calls."""
+        """Let nothing go wrong any more, and have every process make two calls, or three."""
         self.faults = 0.0
         self.now += 120.0
         for process in self.processes:
             process.results.clear()
-        # whoever has an old credential finds that out by the first call
+        # a process with an old credential finds that out by its first call
         for _ in range(3 if self.is_changed else 2):
             for process in self.processes:
                 self.after(self.chance.uniform(0, 3), functools.partial(self.call, process))
             self.pass_time()
 
     def is_alive(self) -> bool:
-        """Whether a refresh token that still works has survived, where the fleet could find it."""
+        """Return whether a refresh token that still works has survived where the processes could find it."""
         candidates = [self.credential]
         lineage = Credentials(refresh_token=self.credential).lineage_at("")
         held = [process.tokens._held for process in self.processes]
@@ -295,7 +295,7 @@ class World(Timeline):
         return any(token in self.service.living for token in candidates)
 
     def end(self) -> None:
-        """End all processes, wherever they wait: threads that they have begun would not end otherwise."""
+        """End all processes, wherever they wait; otherwise the threads that they have begun would not end."""
         for process in self.processes:
             process.kill()
         for running in self.killed:
@@ -330,7 +330,7 @@ class World(Timeline):
         self.log.append(f"{self.now:.2f} a person sets {self.credential}")
 
     def enter_again(self) -> None:
-        # one that was refused is sent again when a person enters it again
+        # no refused one, since it is rightly sent again when a person enters it again
         spent = [token for token, sendings in self.sent.items() if any(s.state == "stored" for s in sendings)]
         if spent:
             self.credential = self.chance.choice(spent)
@@ -359,7 +359,7 @@ class World(Timeline):
     def call(self, process: Process) -> None:
         if process.running is None:
             if process.tokens._held is None:
-                process.start()  # it reads the connection when it needs it first
+                process.start()  # it reads the connection when it first needs it
             process.running = greenlet(functools.partial(self.run_call, process))
             self.go_on_with(process, process.running)
 
@@ -369,7 +369,7 @@ class World(Timeline):
             process.call()
         except errors.WebCollectError as failure:
             self.ended(process, f"{type(failure).__name__}: {failure}")
-            # as whoever is refused does: see what the connection says now, or a while ago
+            # go on with the connection as it is now, or as it was a while ago
             if not self.faults or self.chance.random() < 0.7:
                 process.start()
         else:
@@ -385,13 +385,13 @@ class World(Timeline):
         """Let other processes go on for some seconds; a process that was killed does not come back."""
         running = getcurrent()
         if process.running != running:
-            # the world has ended, and Python clears up: nothing that is done now has an effect
+            # the world has ended, and Python cleans up: nothing done now has an effect
             raise GreenletExit
         self.after(seconds, functools.partial(self.go_on_with, process, running))
         running.parent.switch()
 
     def stall(self, process: Process) -> float:
-        """How long a process stands still; not while it alone has a new token, see the claim."""
+        """Return for how many seconds a process stands still: 0 while it alone has a new token."""
         sent = [sending for sendings in self.sent.values() for sending in sendings if sending.by is process]
         if any(sending.state == "answered" and sending.life == process.life for sending in sent):
             return 0.0
@@ -413,12 +413,12 @@ class World(Timeline):
         if is_slow:
             duration = self.chance.uniform(1, SLOWEST_WRITE)
         if fails and is_write and duration > 1:
-            fails = False  # nobody can notice that a refused write takes effect much later
+            fails = False  # no process can notice that a failed write takes effect much later
         is_out_of_order = self.now < self.texts.fails_until
         outcome: list[T] = []
-        # what fails may have taken effect
+        # an access that fails may have taken effect
         if not is_out_of_order and (not fails or self.chance.random() < 0.5):
-            # also if the process is killed meanwhile
+            # it takes effect even if the process is killed meanwhile
             self.after(duration * self.chance.random(), lambda: outcome.append(access()))
         self.wait(process, duration)
         if fails or is_out_of_order:
@@ -468,15 +468,15 @@ class World(Timeline):
     # what must hold
 
     def fail(self, message: str) -> None:
-        """End the history, from the greenlet of a process: its own handlers must not go on."""
+        """End the history from the greenlet of a process, whose own error handlers must not run."""
         getcurrent().parent.throw(AssertionError(message))
 
     def has_use_for(self, process: Process) -> bool:
-        """Whether a process could go on with the access token that it holds."""
+        """Return whether a process could go on with the access token that it holds."""
         held, now = process.tokens._held, self.now + process.skew
         if held is None or held.access_token == process.rejected or held.has_ended(now):
             return False
-        # a keeper takes a risk when little of the life is left
+        # a keeper may send it again when little of the access token's life is left
         return not process.renews or held.expires_at is None or held.age_share(now) < renewal.LATE_SHARE
 
     def check_order(self, token: StoredToken) -> None:

@@ -20,10 +20,10 @@ from airflow_provider_webcollect.transfers.webcollect_to_object_storage import (
     WebCollectToObjectStorageOperator,
 )
 
-#: Waits of a DAG run.
+#: Number of waits in a DAG run.
 WAITS = 20
 WAITS_IN_OUTAGES = 16
-#: Pipelines, and sources, of a DAG run.
+#: Numbers of pipelines and of sources in a DAG run.
 PIPELINES, SOURCES = 10, 8
 LANDINGS, STARTS = 2, 2
 #: More than the slots of both workers, so that some are still in Redis while the first are running.
@@ -49,7 +49,7 @@ def scenario_dag(dag_id: str, **params: Any) -> DAG:
             "webcollect_conn_id": "{{ params.conn_id }}",
             "retries": 10,
             "retry_delay": datetime.timedelta(seconds=3),
-            # what has begun goes on before more begins
+            # tasks of what has begun come before others
             "weight_rule": "upstream",
         },
     )
@@ -72,18 +72,18 @@ def start(number: int, **arguments: Any) -> WebCollectStartSubTasksOperator:
 
 
 def land(task_id: str, **arguments: Any) -> WebCollectToObjectStorageOperator:
-    """Land collection tasks; the sandbox shows all rows at once."""
+    """Land collection tasks without a wait for late rows: the sandbox shows all rows at once."""
     return WebCollectToObjectStorageOperator(task_id=task_id, mode="full", late_rows_delay=0, **arguments)
 
 
 def call(number: int) -> WebCollectGetRunningCountsOperator:
-    """Call the service, in a pool with a slot for each call that is to be under way at once."""
+    """Call the service, in a pool with as many slots as the workers have."""
     return WebCollectGetRunningCountsOperator(task_id=f"call_{number}", pool="calls")
 
 
 with scenario_dag("calls"):
     for number in range(24):
-        # retried, as a store that is too slow on a busy machine fails an attempt before it sends anything
+        # retried: on a busy machine, a token store that is too slow fails an attempt before it sends anything
         call(number)
 
 with scenario_dag("keeper"):
@@ -91,7 +91,7 @@ with scenario_dag("keeper"):
 
 with scenario_dag("waits"):
     for number in range(WAITS):
-        # for those of a triggerer that was killed, of which nobody knows that they were seen running
+        # shorter than the default: nobody knows whether waits of a killed triggerer were seen running
         wait(number, status_delay=20)
 
 with scenario_dag("collect_and_land", destination=""):
