@@ -238,7 +238,7 @@ def hint_at_names(
     """
     with contextlib.suppress(InvalidArgument):
         if (name := next((key for key in keys if not is_id(key)), None)) is not None and read() is None:
-            need = "operators, sensors and commands need the file of collection tasks that has it"
+            need = "a file of collection tasks must list it"
             return f"If {quoted(name)} is a name, {need}: set {setting}, or use the id."
     return ""
 
@@ -627,6 +627,6 @@ def by_key(entries: Sequence[tuple[CollectionTask, Callable[[str], str]]]) -> di
         for key, field in taken.items():
             owner, other = owners.setdefault(key, (index, where(field)))
             if owner != index:
-                rule = f"no two collection tasks can have the same: {other} has it"
+                rule = f"it must be unique: {other} has the same value"
                 raise InvalidArgument(where(field), getattr(task, field), rule)
     return {key: entries[owner][0] for (kind, key), (owner, _) in owners.items() if kind == "key"}

@@ -124,7 +124,7 @@ def refuse_none_at_runtime(operator: BaseOperator, names: Iterable[str]) -> None
     """
     for name in names:
         if getattr(operator, name) is None:
-            rule = "the DAG sets it to a template or a task's result, which is None now"
+            rule = "the DAG sets it to a template or a task's result, which resolved to None"
             raise InvalidArgument(name, None, rule)
 
 

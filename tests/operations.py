@@ -383,7 +383,7 @@ OPERATIONS = [
         result={"collection_task_id": "TASK"},
         command="task mark-exported TASK",
         rows=[{"task": "TASK"}],
-        question="Count all that task TASK has collected as exported?",
+        question="Confirm that all rows of task TASK are exported?",
     ),
     Operation(
         name="delete_tasks",

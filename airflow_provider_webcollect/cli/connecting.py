@@ -336,7 +336,7 @@ def use_airflow() -> None:
     except ImportError as error:
         raise ExtraMissing(
             f"Airflow's connections need apache-airflow, which cannot be imported here ({error}); --url "
-            "works without it, as do `load --destination`, and credentials of the storage in the environment"
+            "and `load --destination` work without it, as do storage credentials in the environment"
         ) from error
     except Exception as error:  # its text may hold the password of Airflow's database
         raise ConnectionIncomplete(

@@ -60,7 +60,7 @@ NO, WRONG_USAGE, REFUSED, FAILED = 1, 2, 3, 4
 @click.group(
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
     epilog="Exit codes: 0 done; 1 the answer is no, such as a damaged landing; 2 wrong option or argument; "
-    "3 refused until somebody acts; 4 failed, another try may help; 130 interrupted.",
+    "3 failed, a retry cannot help; 4 failed, a retry may help; 130 interrupted.",
 )
 @click.version_option(__version__, prog_name="webcollect")
 @click.option("-v", "--verbose", is_flag=True, help="Also log waits and retries.")

@@ -431,7 +431,7 @@ def mark_exported(task_id: str, output: str, **sending: Any) -> None:
 
     All rows that the task has collected then count as exported, whether they were read or not.
     """
-    question = f"Count all that task {called([task_id])[0]} has collected as exported?"
+    question = f"Confirm that all rows of task {called([task_id])[0]} are exported?"
     _send(endpoints.mark_exported(task_id), output, question, **sending)
     show([{"task": task_id}], output)
 

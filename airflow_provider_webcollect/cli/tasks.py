@@ -294,7 +294,7 @@ def follow(task_ids: list[str], is_next: bool, every: float, output: str, **wher
 
 def _no_run_yet(name: str, status: TaskStatus | None, is_next: bool) -> str | None:
     """Return the message about a task without a run; None if it has one."""
-    until = "--next waits until it does" if is_next else f"waiting {MISSING_TIMEOUT:.0f} s for that"
+    until = "--next waits until it does" if is_next else f"waiting up to {MISSING_TIMEOUT:.0f} s"
     if status is None:
         return f"The service does not show task {name} yet; {until}."
     if status.status == TaskState.UNEXECUTED:

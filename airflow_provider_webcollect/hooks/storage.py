@@ -139,7 +139,7 @@ class AirflowConnections:
         try:
             BaseHook.get_connection(conn_id)
         except AirflowNotFoundException as error:
-            raise StorageError(f"Airflow has no connection {conn_id!r}, which is named for {text}") from error
+            raise StorageError(f"Airflow has no connection {conn_id!r}, which is set for {text}") from error
         self._known.add(conn_id)
 
     def path(self, location: Location) -> ObjectStoragePath:

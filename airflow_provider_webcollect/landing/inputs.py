@@ -109,7 +109,7 @@ class Inputs:
             repeats = before.run != run
             if not repeats and not self._reason:
                 repeats = missed <= keys and (before.of, before.count) == (len(keys), len(before.inputs))
-                self._reason = "" if repeats else "an earlier attempt has had another list, or a long one"
+                self._reason = "" if repeats else "an earlier attempt had another list, or one too long"
         self.before = before if repeats else None
         # a list may have 100,000 URLs: the two arrays take nine bytes for each
         self._inputs = array("q", sorted(keys | missed if repeats else keys))
@@ -192,7 +192,7 @@ class Inputs:
             more = count - len(names)
             found += f": {', '.join(names)}" + (f" and {more:,} more" if more else "")
         if self._others:
-            found += f"; {counted(self._others, 'row')} of no input"
+            found += f"; {counted(self._others, 'row')} matching no input"
         is_right = count <= Fraction(str(share)) * of
         missing = MissingInputs(run=run, count=count, inputs=_kept(left), of=of)
         if reason and (is_right or not before):

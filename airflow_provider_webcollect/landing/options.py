@@ -74,11 +74,11 @@ def check_partition(argument: str, value: object) -> str | None:
 class LandOptions(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The options of a landing; :meth:`parse` checks them, and sets defaults that depend on the source."""
 
-    file_format: Annotated[FormatName | None, "Of the parts: by default jsonl, and parquet for a table."] = (
+    file_format: Annotated[FormatName | None, "Part format: by default jsonl, and parquet for a table."] = (
         None
     )
     compression: Annotated[
-        CompressionName, "Of the parts; by default snappy for Parquet, otherwise none."
+        CompressionName, "Part compression: by default snappy for Parquet, otherwise none."
     ] = None
     columns: Annotated[ColumnNames, "Only these columns, in this order; by default all."] = None
     column_types: Annotated[

@@ -224,8 +224,8 @@ class LandedTable(LandedData):
     def _refuse_rewritten(self, parts: Iterable[Part]) -> None:
         if gone := next((part for part in parts if part.name not in self._whole_files), None):
             raise RowsRewritten(
-                f"others have rewritten {gone.name} of the table {self.uri}, or deleted rows of it: its rows "
-                "can only be read with all others, and not in order"
+                f"another program changed {gone.name} of the table {self.uri}; read all rows of the table "
+                "instead, which have no order"
             )
 
     def _dated_parts(

@@ -489,7 +489,7 @@ def _beside_usual(
 ) -> CheckOutcome:
     """Return the outcome of a comparison with a multiple of the median of earlier landings."""
     if (usual := usual_of(past)) is None:
-        observed += f"; earlier landings: {len(past)}"
+        observed += f"; too few earlier landings: {len(past)}"
         return CheckOutcome(check, "skipped", f"{words} the usual", observed)
     listed = ", ".join(show(float(number)) for number in past)
     expected = f"{words} {show(float(usual))}, the median of the last landings ({listed})"
@@ -511,7 +511,7 @@ def _of_wrong_rows(checks: RowChecks, rows: int, counts: RuleCounts) -> Iterator
             observed += " cannot be read"
             yield CheckOutcome(rule, "warning", "each row can be read", observed, examples)
         elif check == "type":
-            observed += " have another value"
+            observed += " have a value of another type"
             expected = "each value fits the type of the column"
             yield CheckOutcome(_named(name, check), "warning", expected, observed, examples)
 
@@ -617,9 +617,9 @@ def _value_rules(column: ColumnChecks) -> Iterator[tuple[str, str, str]]:
         high = plain(column.max)
         yield "max", f"each value is a number of at most {high}", f"are above {high} or no number"
     if column.values is not None:
-        yield "values", f"each value is one of {_listed(column.values)}", "are none of these"
+        yield "values", f"each value is one of {_listed(column.values)}", "are not allowed"
     if column.unique:
-        yield "unique", "no value twice", "were there before"
+        yield "unique", "no duplicates", "are duplicates"
 
 
 def _listed(names: Sequence[str]) -> str:

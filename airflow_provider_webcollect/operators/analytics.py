@@ -378,13 +378,13 @@ class WebCollectMetricsCheckOperator(_AnalyticsOperator):
                 yield f"{volume:.0f} rows were collected, above {most:.0f}"
             elif unknown := _unknown(_volumes(rows)):
                 reason = f"the service does not say for {unknown} how many rows were collected"
-                yield f"{reason}, so they are not known to be {most:.0f} or fewer"
+                yield f"{reason}, so the total may be above {most:.0f}"
         if (most := self.max_cost) is not None:
             if (cost := metrics["cost"]) is not None and cost > most:
                 yield f"the cost is {cost:g}, above {most:g}"
             elif unknown := _unknown(row.resource_usage_metrics.balance for row in rows):
                 reason = f"the service gives no cost for {unknown}"
-                yield f"{reason}, so the cost is not known to be {most:g} or less"
+                yield f"{reason}, so the total may be above {most:g}"
 
     def _low_success(self, rows: Sequence[AnalyticsRow], rate: float | None) -> str | None:
         least = self.min_success_rate

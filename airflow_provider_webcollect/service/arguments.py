@@ -273,7 +273,7 @@ def encodable(argument: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        rule = f"it must be text without half a character; there is one at position {error.start}"
+        rule = f"it must not contain a lone surrogate; there is one at position {error.start}"
         bad = value[error.start]
     else:
         return str.__str__(value)

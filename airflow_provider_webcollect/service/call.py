@@ -377,7 +377,7 @@ def _sendable(name: str, secret: str) -> str:
     if is_sendable(secret):
         return secret
     raise ConnectionIncomplete(
-        f"the {name} has a space, a line end or another character that is invalid there: copy it again"
+        f"the {name} has a space, a line end or another character that is invalid in a header: copy it again"
     )
 
 
@@ -435,7 +435,7 @@ def result_of(
             limiter.slow_down(pause, request.moments.get(limiter))
         if call.retry is Retry.ONLY_IF_UNSENT and error.uncertain:
             raise OutcomeUnknown(
-                f"sent, but it is not known whether the service acted on it: {error.message}",
+                f"the request was sent, but it is not known whether it took effect: {error.message}",
                 endpoint=call.endpoint.name,
                 **error.facts,
             ) from error
@@ -478,7 +478,7 @@ def _no_response(call: Call[Any], context: ClientContext) -> Iterator[None]:
         if call.retry is not Retry.ONLY_IF_UNSENT or call.endpoint is endpoints.refresh_token.endpoint:
             raise
         raise interruption from OutcomeUnknown(
-            "sent, but it is not known whether the service acted on it: interrupted before it answered "
+            "the request was sent, but it is not known whether it took effect: interrupted before an answer "
             f"({type(interruption).__name__})",
             endpoint=call.endpoint.name,
         )

@@ -420,7 +420,7 @@ def trust(url: str, settings: Settings) -> ssl.SSLContext:
     source, chosen = next(((name, path) for name, path in named.items() if path), ("", None))
     bundle = Path(chosen or DEFAULT_CA_BUNDLE_PATH)
     if not bundle.exists():
-        raise InvalidArgument(source, chosen, "there must be such a file on this machine")
+        raise InvalidArgument(source, chosen, "this file does not exist on this machine")
     if not url.startswith("https:"):
         # loading the certificate authorities takes tens of milliseconds
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

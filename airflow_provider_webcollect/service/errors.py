@@ -328,7 +328,7 @@ class NotFound(ServiceError):
 class TaskBusy(ServiceError):
     """The task is running, or its last file of URLs is being processed."""
 
-    advice = "Wait until that has ended, then try again."
+    advice = "Try again once the run or upload has ended."
 
 
 class MemberNotAllowed(ServiceError):

@@ -509,7 +509,7 @@ def _no_envelope(response: Response, *, of_data_app: bool) -> WebCollectError:
             "the proxy requires a login, or refuses the one in its address", **_facts(response)
         )
     if response.status == 429:
-        return TooManyRequests("there is no error envelope", **_facts(response))
+        return TooManyRequests("there were too many requests", **_facts(response))
     # the page of a gateway may come with any challenge
     is_page = response.body.lstrip().startswith(b"<")
     if response.status == 401 and challenge.startswith("bearer") and not is_page:

@@ -53,7 +53,7 @@ class Stop:
     def check(self) -> None:
         """Raise :class:`Stopped` if the work must stop."""
         if self._is_set.is_set():
-            raise Stopped("the task that this was done for has ended")
+            raise Stopped("the Airflow task that made this call has ended")
 
     def sleep(self, seconds: float) -> None:
         """Wait for this number of seconds.

@@ -362,7 +362,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         check_names(self.collection_task_names)
         modes = {self._options(target).mode for target in self._targets()}
         if self.table_format == "iceberg" and self.object_storage_conn_id:
-            rule = "the catalog has the location and the credentials of an Iceberg table"
+            rule = "it must be None: the catalog has the credentials of an Iceberg table"
             raise InvalidArgument("object_storage_conn_id", self.object_storage_conn_id, rule)
         arguments.integer("max_concurrency", self.max_concurrency, 1, MOST_AT_ONCE)
         if arguments.boolean("skip_if_nothing_new", self.skip_if_nothing_new) and "full" in modes:
@@ -372,7 +372,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         """Refuse an asset alias in Airflow 2, where the lists in its events would fail the finished task."""
         aliases = [outlet for outlet in self.outlets if isinstance(outlet, AssetAlias)]
         if aliases and not AIRFLOW_V_3_0_PLUS:
-            rule = "a landing's events have lists, which Airflow accepts from an alias from 3.0 on"
+            rule = "an asset alias requires Airflow 3.0 or later: a landing's events have lists"
             raise InvalidArgument("outlets", aliases[0], rule)
 
     def _check_asset_partition(self) -> None:
@@ -380,7 +380,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         if self.asset_partition is None:
             return
         if not AIRFLOW_V_3_3_PLUS:
-            rule = "Airflow has partitions of assets from 3.3 on"
+            rule = "it requires Airflow 3.3 or later"
         elif self.skip_if_nothing_new:
             rule = "a task that `skip_if_nothing_new` skips creates no event"
         elif not any(map(is_asset, self.outlets)):
@@ -470,7 +470,7 @@ class WebCollectToObjectStorageOperator(BaseOperator):
         with arguments.inside(target.name if target.own else ""):
             options = SourceOptions.parse({**given, **target.own}, lotno=lotno, table_format=table_format)
             if options.partition and table_format == "iceberg":
-                rule = "a landing adds no partitions to an Iceberg table"
+                rule = "it must be None for an Iceberg table"
                 raise InvalidArgument("partition", options.partition, rule)
             return options
 

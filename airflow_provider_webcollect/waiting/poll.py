@@ -358,7 +358,7 @@ class Poll(Generic[T]):
             self._plan_next(key, watched, due)
         if probed:
             self._probe = None
-        about = "" if self._paused else f" about {key if alone else f'these {len(batch)}'}"
+        about = "" if self._paused else f" about {key if alone else f'these {len(batch)} tasks'}"
         log.warning("A status query failed; the next one%s follows in %.0f s. %s", about, due - now, error)
         if ends_all and not refused:
             refused = self._waits()

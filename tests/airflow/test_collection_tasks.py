@@ -126,21 +126,24 @@ WRONG: dict[str, tuple[str, str]] = {
         "line 5` is 'rows'; the mapping has this key already",
     ),
     "a key that is no text": ("  ? [b]\n  : c\n", "line 3` is '…'; a key must be a text"),
-    "two with one id": (SHOP + "- id: a\n  name: Other\n", "line 3, id` is 'a'; no two"),
-    "two with one name": (SHOP + "- id: b\n  name: Shop\n", "line 4, name` is 'Shop'; no two"),
+    "two with one id": (SHOP + "- id: a\n  name: Other\n", "line 3, id` is 'a'; it must be unique"),
+    "two with one name": (SHOP + "- id: b\n  name: Shop\n", "line 4, name` is 'Shop'; it must be unique"),
     "two with one name in another letter case": (
         SHOP + "- id: b\n  name: SHOP\n",
-        "line 4, name` is 'SHOP'; no two collection tasks can have the same:",
+        "line 4, name` is 'SHOP'; it must be unique:",
     ),
     "two with one name in another encoding": (
         "- id: a\n  name: Z\u00fcrich\n- id: b\n  name: Zu\u0308rich\n",
-        "line 4, name` is 'Zu\u0308rich'; no two",
+        "line 4, name` is 'Zu\u0308rich'; it must be unique",
     ),
     "two with one folder": (
         "  destination: s3://b/x\n- id: b\n  name: Other\n  destination: s3://b/x/\n",
-        "line 6, destination` is 's3://b/x/'; no two",
+        "line 6, destination` is 's3://b/x/'; it must be unique",
     ),
-    "a name that is the id of another": (SHOP + "- id: b\n  name: A\n", "line 4, name` is 'A'; no two"),
+    "a name that is the id of another": (
+        SHOP + "- id: b\n  name: A\n",
+        "line 4, name` is 'A'; it must be unique",
+    ),
     "a name that is a UUID": (f"- id: a\n  name: {UUID}\n", f"line 2, name` is '{UUID}'; a UUID is always"),
     "a name with a template": (
         "- id: a\n  name: 'Shop {{ ds }}'\n",

@@ -218,8 +218,8 @@ class TestWithoutAFile:
     @pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
     def test_an_unknown_id_may_be_a_name(self, send: Callable[[str], Any], destination: str) -> None:
         hint = (
-            "If 'Shop search' is a name, operators, sensors and commands need the file of collection tasks "
-            "that has it: set `[webcollect] collection_tasks`, or use the id."
+            "If 'Shop search' is a name, a file of collection tasks must list it: "
+            "set `[webcollect] collection_tasks`, or use the id."
         )
         with pytest.raises((AirflowFailException, NotFound), match=re.escape(hint)):
             send(destination)

@@ -437,7 +437,7 @@ class TestErrors:
             execute_interrupted(scene, operation)
         operation.check(scene)
         said = str(failed.value)
-        assert "interrupted before it answered (AirflowTaskTimeout)" in said
+        assert "interrupted before an answer (AirflowTaskTimeout)" in said
         assert f"{scene.fill(operation.doubt)} Clear the task" in said
 
     @pytest.mark.parametrize("operation", [COPY, READ], ids=["copy", "read"])

@@ -139,7 +139,7 @@ class TestInDagRuns:
         logged = said()
         for name in given:
             assert (
-                f"`{name}` is None; the DAG sets it to a template or a task's result, which is None now"
+                f"`{name}` is None; the DAG sets it to a template or a task's result, which resolved to None"
                 in logged
             )
         assert not any(map(sandbox.control.requests, STATUS_PATHS.values()))

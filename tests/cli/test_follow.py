@@ -96,8 +96,8 @@ def test_an_unreachable_service_is_named_and_does_not_end_it(
 @pytest.mark.parametrize(
     ("is_known", "waiting"),
     [
-        (False, "The service does not show task {} yet; waiting 60 s for that."),
-        (True, "Task {} has never run yet; waiting 60 s for that."),
+        (False, "The service does not show task {} yet; waiting up to 60 s."),
+        (True, "Task {} has never run yet; waiting up to 60 s."),
     ],
 )
 def test_an_unknown_or_unstarted_task_ends_it_after_a_minute(

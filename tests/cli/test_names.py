@@ -148,9 +148,9 @@ class TestWhichFile:
     def test_without_names_an_unknown_task_hints_at_them(self, run: Run, command: list[str]) -> None:
         ended = run(*command)
         assert ended.code in {1, 3}
-        hint = f"If {NAME!r} is a name, operators, sensors and commands need the file of collection tasks"
+        hint = f"If {NAME!r} is a name, a file of collection tasks must list it"
         setting = f"{VARIABLE} or, with Airflow, `[webcollect] collection_tasks`"
-        assert ended.err.endswith(f"{hint} that has it: set {setting}, or use the id.\n")
+        assert ended.err.endswith(f"{hint}: set {setting}, or use the id.\n")
 
     def test_a_wrong_file_fails_only_what_needs_a_name(self, run: Run, file: Path, task: str) -> None:
         file.write_text(f"- id: {task}\n  title: {NAME}\n")

@@ -95,7 +95,10 @@ class TestCopy:
         ended = run("task", "copy", idle, demo.TASK_ID, demo.FINISHED_TASK_ID, "--group", 2, "-o", "json")
         assert ended.code == 3
         assert [row["task"] for row in ended.json] == [idle]
-        assert f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: sent, but " in ended.err
+        assert (
+            f"Stopped at task {demo.TASK_ID}; not tried: 1\nError: copy_task: the request was sent, but "
+            in ended.err
+        )
         assert LATER in ended.err
 
     def test_an_interrupt_leaves_the_outcome_open(self, start: Start, sandbox: Sandbox, idle: str) -> None:

@@ -55,8 +55,8 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ({"new_columns": "ask"}, {}, "it must be one of allow, warn, fail"),
     ({"new_columns": "warn"}, {"columns": ["price"]}, "no column can be new where `columns` are set"),
     (price(pattern="((a{100}){100}){100}"), {}, "it is not a regular expression"),
-    (price(pattern="\ud800"), {}, "it must be text without half a character"),
-    ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must be text without half a character"),
+    (price(pattern="\ud800"), {}, "it must not contain a lone surrogate"),
+    ({"columns": {"\ud800": {"filled": 1}}}, {}, "it must not contain a lone surrogate"),
     ({"rows": {"min": 10**30}}, {}, "it must be an integer from 1 to 9223372036854775807"),
     ({"rows": {"max_wrong": 1.01}}, {}, r"\['max_wrong'\]` is 1.01; it must be a number from 0 to 1"),
     *(({"rows": {"max_wrong": most}}, {}, "it must be a number from 0 to 1") for most in (-0.1, True, "nan")),
@@ -68,7 +68,7 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     (price(values="Berlin"), {}, "it must be a list"),
     (price(values=["x", None]), {}, r"\['values'\]\[1\]` is None; it must be a text, a number or a boolean"),
     *((price(values=[value]), {}, "a text, a number or a boolean") for value in (float("inf"), ["a"])),
-    (price(values=["\ud800"]), {}, "it must be text without half a character"),
+    (price(values=["\ud800"]), {}, "it must not contain a lone surrogate"),
     (price(values=[10**5000]), {}, "it must be an integer"),
     (price(maximum=1), {}, "keys can be required, pattern, min, max, values, unique, filled"),
 ]
@@ -131,7 +131,7 @@ OUTCOMES: dict[str, tuple[list[dict[str, Any]], dict[str, Any], str | None]] = {
     "values that are there twice": (
         [*goods(150), *goods(2), {"url": ""}, {"url": ""}],
         UNIQUE,
-        "2 of 152 values were there before ('https://shop/0' at offset 100, 'https://shop/1' at offset 100)",
+        "2 of 152 values are duplicates ('https://shop/0' at offset 100, 'https://shop/1' at offset 100)",
     ),
     "more checked columns than are counted else": (
         goods(250, **dict.fromkeys(MANY, "x")),
@@ -218,7 +218,7 @@ class TestOutcomes:
     def test_unique_says_how_many_it_has_compared(self, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(rules, "MOST_COMPARED", 10)
         rows = [*goods(12), *goods(1), {"url": "https://shop/11"}]
-        assert runs.outcome(rows, UNIQUE).found == "1 of the first 10 values were there before"
+        assert runs.outcome(rows, UNIQUE).found == "1 of the first 10 values are duplicates"
 
     def test_columns_that_are_new(self, runs: Runs) -> None:
         for expected in ("skipped", "passed"):
@@ -247,7 +247,7 @@ class TestOutcomes:
         assert {check: outcome.found for check, outcome in outcomes.items()} == {
             "columns.price.filled": "filled in 75 % of 4 rows",
             "columns.price.pattern": "1 of 3 values do not match",
-            "columns.price.unique": "1 of 3 values were there before",
+            "columns.price.unique": "1 of 3 values are duplicates",
         }
 
     def test_single_rows_that_are_accepted_late_are_not_a_landing(self, runs: Runs) -> None:

@@ -80,7 +80,7 @@ class TestNamesInAnotherLetterCase:
     def test_a_column_in_another_letter_case_is_refused(
         self, landing: Landed, folder: Folder, options: dict[str, Any], argument: str
     ) -> None:
-        said = f"`{argument}` is 'URL'; no row has it, and 'url' is another: letter case counts"
+        said = f"`{argument}` is 'URL'; no row has this column, but rows have 'url': letter case counts"
         with pytest.raises(InvalidArgument, match=re.escape(said)):
             landing("t", fetch=serving(self.ROWS), file_format=make_format(**options))
         assert folder.names() == set()

@@ -158,7 +158,7 @@ class TestOutcome:
             "inputs",
             "failed",
             "a row of each input",
-            "2 of 3 inputs have no row: 'tea', 'cocoa'; 3 rows of no input",
+            "2 of 3 inputs have no row: 'tea', 'cocoa'; 3 rows matching no input",
         )
         assert missing(landed) == ["tea", "cocoa"]
 
@@ -193,7 +193,7 @@ class TestOutcome:
         landed = shop.land(rows("x"))
         assert landed.missing_inputs
         assert (landed.missing_inputs.count, len(landed.missing_inputs.inputs)) == (5, 3)
-        assert judged(landed).found.endswith("; 1 row of no input")
+        assert judged(landed).found.endswith("; 1 row matching no input")
 
     def test_texts_are_shown_as_texts(self, shop: Shop) -> None:
         shop.loops = [loop("{{ var.value.x }}", "a`rm -rf`\n", "x" * 500)]
@@ -212,7 +212,7 @@ class TestOutcome:
         good = [{"keyword": word, "price": "3"} for word in ("coffee", "x")]
         landed = shop.land([*rows("tea"), *good], checks)
         assert (landed.manifest.rows, missing(landed)) == (2, ["cocoa"])
-        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'; 1 row of no input"
+        assert judged(landed).found == "1 of 3 inputs have no row: 'cocoa'; 1 row matching no input"
 
     def test_a_page_of_rows_that_cannot_be_read_has_no_inputs(self, shop: Shop) -> None:
         not_an_object: Any = ["tea"]
@@ -302,7 +302,7 @@ class TestSeveralLandingsOfADagRun:
         landed = shop.second(checks=checks)
         found = {outcome.check: outcome.found for outcome in landed.checks}
         assert found["rows.min"] == "5 rows"
-        assert found["rows.min_of_usual"] == "5 rows; earlier landings: 3"
+        assert found["rows.min_of_usual"] == "5 rows; too few earlier landings: 3"
         assert found["columns.price.filled"] == "filled in 60 % of 5 rows"
         failed = [outcome.check for outcome in landed.checks if outcome.state == "failed"]
         assert failed == ["inputs"]

@@ -304,7 +304,7 @@ class TestColumns:
             (["url", "sku"], r"`key\[1\]` is 'sku'; it must be one of url, price, the columns"),
             ("URL", r"`key` is 'URL'; it must be one of url, price, the columns of the landing"),
             ([], r"`key` is \[\]; it must hold at least one entry"),
-            (["url", "url"], r"`key\[1\]` is 'url'; every column can be named once"),
+            (["url", "url"], r"`key\[1\]` is 'url'; each column can be named only once"),
             (["url", ["price"]], r"`key\[1\]` is \['price'\]; it must be the name of a column"),
             ({"url": 1}, r"`key` is {'url': 1}; it must be a list"),
         ],

@@ -330,8 +330,8 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {
             "failed columns.v.required: 2 of 5 rows have no value ('' at offset 7, missing at offset 7)",
             "failed columns.v.min: 1 of 3 values are below 2 or no number ('x' at offset 7)",
             "failed columns.v.max: 2 of 3 values are above 2 or no number ('3' at offset 7, 'x' at offset 7)",
-            "passed columns.v.values: 0 of 3 values are none of these",
-            "passed columns.v.unique: 0 of 3 values were there before",
+            "passed columns.v.values: 0 of 3 values are not allowed",
+            "passed columns.v.unique: 0 of 3 values are duplicates",
         ],
     ),
     "with a share they are warnings, and other checks are about what lands": (
@@ -367,7 +367,7 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[Any], list[str]]] = {
         [{"v": 1}, {"v": "x"}, LIST],
         [
             "failed rows.max_wrong: 2 of 3 rows break rules about values",
-            "warning columns.v.type: 1 of 3 rows have another value ('x' at offset 7)",
+            "warning columns.v.type: 1 of 3 rows have a value of another type ('x' at offset 7)",
             "warning rows.readable: 1 of 3 rows cannot be read ('[\"v\"]' at offset 7)",
         ],
     ),
@@ -379,7 +379,7 @@ EXPECTED = {
     "columns.v.min": "each value is a number of at least 2",
     "columns.v.max": "each value is a number of at most 2",
     "columns.v.values": "each value is one of 2, 3, x",
-    "columns.v.unique": "no value twice",
+    "columns.v.unique": "no duplicates",
     "columns.v.filled": "filled in at least 60 % of the rows",
     "columns.v.present": "a column of this name",
     "columns.v.type": "each value fits the type of the column",

@@ -140,7 +140,7 @@ DAMAGES: dict[str, tuple[str, Callable[[bytes], bytes] | None, str]] = {
     "a commit in another's place": (
         SECOND,
         lambda content: changed(content, number=5),
-        "does not follow .*: its number is 5, not 2",
+        "contradicts .*: its number is 5, not 2",
     ),
     "a manifest that is no object": (MANIFEST, lambda content: b"[]", "is not readable"),
     "a deep manifest": (MANIFEST, lambda content: b"[" * 60_000, "is not readable"),

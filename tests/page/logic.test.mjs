@@ -110,7 +110,7 @@ describe("loads", () => {
     assert.equal(text({ a: 1, b: 1 }), "2 rows without a key: 1 in a, 1 in b");
     assert.equal(text({}), "2 rows without a key");
     const many = Object.fromEntries(["a", "b", "c", "d", "e"].map((name) => [name, 1]));
-    assert.match(text(many), /1 in c, others in 2 parts more$/);
+    assert.match(text(many), /1 in c, others in 2 more parts$/);
   });
 });
 
@@ -504,7 +504,7 @@ describe("what the rows held", () => {
 describe("rows that have failed their checks", () => {
   const quarantine = (rows, days) => ({ rows, ended_at: ago(days * 86_400), run_id: `run ${days}`, waiting: [] });
   const said = (...quarantines) => logic.quarantineSentence({ quarantines }, "UTC", NOW);
-  const open = ". Whether somebody has decided on them elsewhere since the newest run is not known here.";
+  const open = ". A decision that was made elsewhere since the newest run is not shown here.";
 
   test("are told with when they were quarantined, and not that they still are", () => {
     assert.equal(said(quarantine(1_200, 22)), `1,200 rows were quarantined on 3 November${open}`);

@@ -223,7 +223,7 @@ class TestPage:
             row = page.locator("webcollect-page [data-series]").filter(has_text=DAG_ID)
             row.get_by_role("button").click()
             page.locator(f'[data-run="{landed[1]}"]').wait_for()
-            page.locator('[data-section="service"]').get_by_text("You may not read connections").wait_for()
+            page.locator('[data-section="service"]').get_by_text("you may not read connections").wait_for()
             failure = page.locator(f'[data-failure="{DAG_ID}/{failed}/update_loop_items/-1"]')
             failure.get_by_text("Check the id").wait_for()
 

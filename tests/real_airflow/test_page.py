@@ -364,8 +364,8 @@ class TestDetails:
         # the limit is outside the chart, where it covers no bar
         assert chart.locator("svg text").count() == 0
         told = view.locator('[data-chart="cost"]')
-        assert re.search(r": [\d.]+ of the balance", told.locator(".told").inner_text())
-        assert re.search(r"at most [\d,.]+ of the balance", told.locator(".limits").inner_text())
+        assert re.search(r": [\d.]+ units of the balance", told.locator(".told").inner_text())
+        assert re.search(r"at most [\d,.]+ units of the balance", told.locator(".limits").inner_text())
         columns = columns_of(view, "reviews_daily")
         price = columns.locator('[data-column="price"]')
         told_by_arrow_keys(page, price, "Filled rows of price")
@@ -465,7 +465,7 @@ class TestDetails:
         assert dialog.locator("td").all_inner_texts() == ["columns.price.pattern", "a", MARKUP] * 2
         told = dialog.locator("[data-checks]").inner_text()
         assert f"2 rows: columns.price.pattern: {MARKUP}; expected: a number" in told
-        assert "3 checks more are left out" in told
+        assert "3 more checks are not shown" in told
         assert view.locator("img").count() == 0
         # somebody else was faster
         text = "the rows of commit 30 at s3://lake/offers were discarded already by Ann"
@@ -480,7 +480,7 @@ class TestDetails:
         fail(page, "**/waiting?*", 502, f"{offers} cannot be read")
         quarantined(view).get_by_role("button", name="Accept … the rows of commit 30").click()
         dialog = view.get_by_role("dialog")
-        dialog.get_by_role("heading", name="Nothing to decide on here").wait_for()
+        dialog.get_by_role("heading", name="No decision is possible now").wait_for()
         assert f"{offers} cannot be read" in dialog.get_by_role("status").inner_text()
         assert dialog.get_by_text(f"webcollect landing accept '{offers}' --commit 30").is_visible()
         dialog.get_by_role("button", name="Close").click()
@@ -503,7 +503,7 @@ class TestDetails:
         assert view.locator("[data-sample] th").all_inner_texts() == ["*title", MARKUP]
         assert view.locator("[data-sample] td").all_inner_texts() == [MARKUP, "—"] * 5
         assert view.locator("img").count() == 0
-        view.get_by_text("3 columns more are left out").wait_for()
+        view.get_by_text("3 more columns are not shown").wait_for()
         row = view.locator('[data-load="shop.books"]').inner_text()
         for text in ("shop.books", "warehouse", "books_daily · load", "105", "60 min ago", "29 of 30"):
             assert text in row
@@ -524,7 +524,7 @@ class TestDetails:
         inputs = view.locator("[data-inputs]")
         assert inputs.locator("p").all_inner_texts() == [
             "7 inputs without a row in the newest run:",
-            "5 inputs more are left out",
+            "5 more inputs are not shown",
         ]
         assert inputs.locator("li").all_inner_texts() == ["tea", MARKUP]
         assert view.locator("img").count() == 0
@@ -661,7 +661,7 @@ class TestDetails:
     def test_a_search_finds_names_and_asks_for_what_is_left_out(self, page: Page, url: str) -> None:
         change(page, "landings", lambda data: data.update(left_out=5))
         view = show(page, url)
-        view.get_by_text("5 landings more are left out: a search finds them.").wait_for()
+        view.get_by_text("5 more landings are not shown: a search finds them.").wait_for()
         with page.expect_request(re.compile(r"/webcollect/landings\?search=jobs")):
             view.get_by_role("searchbox").fill("jobs")
         assert marks(view) == ["odd"]
@@ -696,7 +696,7 @@ class TestDetails:
         well = "All is well: no failure of the last seven days is open, no landing is late"
         view.get_by_text(well).wait_for()
         fall_silent(page, view)
-        view.get_by_text("As far as it can be seen: no failure").wait_for()
+        view.get_by_text("As far as this page can tell: no failure").wait_for()
 
     def test_all_is_well_is_not_said_of_what_could_not_be_checked(self, page: Page, url: str) -> None:
         be_well(page)

@@ -89,7 +89,7 @@ def test_a_value_takes_the_form_of_its_annotation(annotation: Any, value: object
     ("annotation", "value", "argument", "rule"),
     [
         *((str, odd, "it", "a non-empty string") for odd in (None, " ", 5.0, True)),
-        (str, "a\ud800", "it", "without half a character; there is one at position 1"),
+        (str, "a\ud800", "it", "not contain a lone surrogate; there is one at position 1"),
         (AnyText, 7, "it", "a string"),
         *((int, odd, "it", "an integer") for odd in (True, 1.5, None, "1_000", "+1", "1e3", "\u0663")),
         pytest.param(int, "9x" * 10_000, "it", "an integer", id="20,000 characters"),

@@ -114,7 +114,7 @@ REFUSED: list[tuple[Callable[[], Any], str, str]] = [
         for app in (".", "..", "a/..", "./a", "a/../b", "a/b/c", "/", "/a", "a/", "a//b")
     ),
     (lambda: endpoints.refresh_token(""), "`refresh_token` is ''", "a non-empty string"),
-    (lambda: endpoints.deprecate_data_app("\ud800"), "`app_id` is '\\ud800'", "half a character"),
+    (lambda: endpoints.deprecate_data_app("\ud800"), "`app_id` is '\\ud800'", "a lone surrogate"),
     (lambda: endpoints.first_token("me", "SECRET\ud800"), "`password` is '\\ud800'", "at position 6"),
 ]
 

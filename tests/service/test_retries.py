@@ -113,7 +113,7 @@ class TestInterruptions:
             assert unknown is not None
             assert unknown.endpoint == call.endpoint.name
             assert interruption.value.__cause__ is unknown
-            assert "interrupted before it answered (Signalled). Check in the service" in str(unknown)
+            assert "interrupted before an answer (Signalled). Check in the service" in str(unknown)
 
     async def test_a_cancellation_is_told_of_too(self, connect: Connect) -> None:
         with serving(lambda _: None) as server:

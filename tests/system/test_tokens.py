@@ -75,7 +75,7 @@ def test_24_tasks_on_both_workers_share_an_ending_token(
 def all_wait(folder: Path, run_id: str) -> bool:
     """Return whether all calls have logged that they wait for the keeper's token."""
     logs = folder.glob(f"worker-*/logs/dag_id=calls/run_id={run_id}/**/*.log")
-    return sum("Waiting for a token from the DAG" in log.read_text() for log in logs) == TASKS
+    return sum("Waiting for a token from the token keeper's DAG" in log.read_text() for log in logs) == TASKS
 
 
 def test_24_tasks_wait_for_the_token_keeper(

@@ -181,7 +181,7 @@ def _columns(argument: str, columns: object) -> tuple[str, ...]:
     names = tuple(encodable(f"{argument}[{index}]", name) for index, name in enumerate(columns))
     for index, name in enumerate(names):
         if name in names[:index]:
-            raise InvalidArgument(f"{argument}[{index}]", name, "every column can be named once")
+            raise InvalidArgument(f"{argument}[{index}]", name, "each column can be named only once")
     if not names:
         raise InvalidArgument(argument, columns, "it must name at least one column, or be None for all")
     return names
@@ -301,7 +301,7 @@ def _named(argument: str, names: object, columns: Sequence[str] | None) -> list[
         if columns is not None:
             one_of(place, name, tuple(columns), ", the columns of the landing")
         if name in listed[:index]:
-            raise InvalidArgument(place, name, "every column can be named once")
+            raise InvalidArgument(place, name, "each column can be named only once")
     return listed
 
 

@@ -143,7 +143,7 @@ class ColumnType(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     type: Annotated[str, _type_name, "The name of the type."]
-    from_: Annotated[str | None, _source, "The column whose texts these are; it stays as it is."] = (
+    from_: Annotated[str | None, _source, "The column that has the texts; it stays as it is."] = (
         msgspec.field(default=None, name="from")
     )
     decimal: Annotated[str | None, _mark, "The decimal separator; by default a full stop."] = None
@@ -243,7 +243,7 @@ def _check_texts(kind: ColumnType, where: Callable[[str], str]) -> None:
         # a decimal separator need not be declared for integers, which have no decimals
         has_decimals = kind.decimal or kind.locale or not kind.type.startswith("int")
         if thousands is not None and has_decimals and decimal in _LIKE.get(thousands, thousands):
-            rule = f"it must differ from the mark before decimals, which is {decimal!r}"
+            rule = f"it must differ from the decimal separator, which is {decimal!r}"
             raise InvalidArgument(where("thousands"), kind.thousands, rule)
     if kind.false and (not kind.true or {*kind.true} & {*kind.false}):
         raise InvalidArgument(where("false"), kind.false, "it needs `true`, which must have other words")
@@ -388,7 +388,7 @@ def date_format(kind: ColumnType, argument: str = "format") -> DateFormat:
     :raises InvalidArgument: if the format lacks a part of the date, or has a part that cannot be read.
     """
     if _DIGIT_BESIDE.search(kind.format or ""):
-        raise InvalidArgument(argument, kind.format, "it must have no digit beside a part of the date")
+        raise InvalidArgument(argument, kind.format, "it must not have a digit next to a directive")
     tokens = list(_TOKEN.finditer(kind.format or ""))
     letters = [token[1] for token in tokens]
     if rule := _broken_rule(kind, [letter for letter in letters if letter is not None]):

@@ -122,7 +122,7 @@ class Values:
                 text = f"{text[:_SHOWN_CHARACTERS]}…"
             kind_name = kind.declared if kind.declared == kind.type else msgspec.json.encode(kind).decode()
             raise CastFailed(
-                f"`{source}` is {text!r} in row {row} of the part, which is no {kind_name}; change "
+                f"`{source}` is {text!r} in row {row} of the part, which is not of type {kind_name}; change "
                 "column_types, or set on_cast_error='null' to have null there"
             )
         return values

@@ -147,7 +147,7 @@ def _decoded(
             return decoder.decode(text.decode(errors="replace"))
     except RecursionError as error:
         raise UnreadableRow(
-            "a value of a row is nested too deeply; JSON lines of all columns take it"
+            "a value in a row is nested too deeply; use file_format='jsonl' without `columns`"
         ) from error
     except msgspec.DecodeError as error:
         raise UnreadableRow(

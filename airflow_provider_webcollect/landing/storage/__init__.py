@@ -270,9 +270,7 @@ class Storage:
         kind = type(self.fs).__name__
         if kind not in self.warned:
             self.warned.add(kind)
-            log.warning(
-                "%s cannot create a file only if it is absent: two landings that meet may both commit", kind
-            )
+            log.warning("%s has no conditional create: two landings at the same time may both commit", kind)
 
 
 @contextlib.contextmanager

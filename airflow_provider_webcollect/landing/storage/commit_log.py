@@ -283,7 +283,7 @@ class CommitLog:
         except Contradiction as contradiction:
             where = self._folder.path_of(commit_name(contradiction.number))
             raise DestinationUnreadable(
-                f"{where} does not follow from the commits before it: {contradiction}; {REMEDY}"
+                f"{where} contradicts the commits before it: {contradiction}; {REMEDY}"
             ) from contradiction
 
     def _read(self, numbers: Sequence[int]) -> list[Commit]:
@@ -329,7 +329,7 @@ class CommitLog:
 
     def _missing(self, number: int) -> DestinationUnreadable:
         return DestinationUnreadable(
-            f"{self._folder.path_of(commit_name(number))} is missing, which says what has landed; {REMEDY}"
+            f"{self._folder.path_of(commit_name(number))} is missing: what has landed is unknown; {REMEDY}"
         )
 
 

@@ -251,7 +251,7 @@ class TableFolder(Folder):
                 self._written_commit = state.rows_commit
                 return
         raise StorageError(
-            f"others keep writing to the table {self.url}; what has landed is there after the next try"
+            f"other programs keep writing to the table {self.url}; the next attempt adds the landed rows"
         )
 
     def _lacking(self, snapshot: Snapshot | None, state: Manifest, parts_after: PartsAfter) -> Lacking:
@@ -334,7 +334,7 @@ class TableFolder(Folder):
                 landable.append(name)
         if wrong:
             raise FormatChanged(
-                f"rows do not fit the table {self.url}: {wrong[0]}; name the others alone: "
+                f"rows do not fit the table {self.url}: {wrong[0]}; land only the others: "
                 f"columns={quoted([name for name in landable if name not in made])}"
             )
 

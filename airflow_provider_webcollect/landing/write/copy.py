@@ -275,7 +275,7 @@ def rows_missing(source: str, what: str) -> RowsMissing:
     :param what: the contradiction.
     """
     return RowsMissing(
-        f"{source}: {what}; what is committed stays, and the next attempt reads again what is not committed"
+        f"{source}: {what}; committed rows stay, and the next attempt reads the other rows again"
     )
 
 

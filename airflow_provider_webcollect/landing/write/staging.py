@@ -295,7 +295,7 @@ def _refuse_another_letter_case(file_format: FileFormat, profile: Profile, rows:
     for argument, name in missing:
         other = keys.get(name.casefold(), name)
         if other != name and other not in named[argument]:
-            rule = f"no row has it, and {other!r} is another: letter case counts"
+            rule = f"no row has this column, but rows have {other!r}: letter case counts"
             raise InvalidArgument(argument, name, rule)
 
 

@@ -511,7 +511,7 @@ class RenewalClaim:
     def _check_pace(self, what: str, began: float, limit: float) -> None:
         if (took := self._clock() - began) > limit:
             raise TokenStoreUnavailable(
-                f"{what} took {took:.1f} s, and for a safe renewal it may take {limit:.1f} s: make the token "
+                f"{what} took {took:.1f} s, but a safe renewal allows only {limit:.1f} s: make the token "
                 "store faster, or set a higher `[webcollect] token_store_timeout` for all processes"
             )
 

@@ -292,7 +292,7 @@ class Tokens:
                 # the stored token may be the only one that still works
                 raise TokenUnavailable(
                     "the connection has a new credential, which this process does not use yet. If the "
-                    "connection still has the old one, that one is used up: put in a new one"
+                    "connection still has the old credential, it is used up: enter a new one"
                 )
             self._hold_own()
         elif self._held is None or not self._held.is_newer_than(stored):
@@ -410,7 +410,7 @@ class Tokens:
             return self._held
         if self._reads_only:
             raise TokenUnavailable("no valid token is stored; the next task obtains one")
-        return "a token from the DAG that renews it, which must be running"
+        return "a token from the token keeper's DAG, which must be running"
 
     def _next_step(self, rejected: str | None, after_share: float | None) -> TokenStep:
         is_good = self._is_good(rejected, after_share)
@@ -527,7 +527,7 @@ class Tokens:
                 )
                 self._renewal = self._claim.outcome = RenewalState.REFUSED
                 self._refusal, self._refused_at = _explained(error), self._clock()
-                return "the refresh token's refusal to be noted"
+                return "a newer token from another process"
             self._renewal, self._claim.outcome = before, None
             if not (isinstance(error, ServiceError) and error.permanent):
                 raise

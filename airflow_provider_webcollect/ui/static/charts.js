@@ -60,7 +60,7 @@ export function shareStrip({ name, shares, checks }, texts, line) {
 const FORMATS = {
   rows: (value) => (value == null ? UNKNOWN : counted(value, "row")),
   succeeded: share,
-  cost: (value) => (value == null ? UNKNOWN : `${number(value)} of the balance`),
+  cost: (value) => (value == null ? UNKNOWN : `${number(value)} units of the balance`),
 };
 /** The number of bars that a key moves. */
 const KEYS = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };

@@ -42,7 +42,7 @@ export class DecisionDialog {
       const { rows } = await this.send({ ...which, decision });
       tell(`${counted(rows, "row")} ${decision}ed.`);
     };
-    tell(`${verb}: reading which rows wait …`);
+    tell(`${verb}: reading the quarantined rows …`);
     this.element.showModal();
     await attempt(async () => {
       const sampled = this.sample(which).then(
@@ -51,10 +51,10 @@ export class DecisionDialog {
       );
       const waiting = await this.ask(which);
       const evidence = [checksList(waiting), await sampled];
-      const failed = "The decision has failed; open it again to see whether the rows still wait";
+      const failed = "The decision failed; open this dialog again to see if the rows are still quarantined";
       const text = el("p", {}, decisionText(decision, waiting, name));
       tell(`${verb} them?`, [text], evidence, verb, () => attempt(decide, failed));
-    }, "Nothing to decide on here");
+    }, "No decision is possible now");
   }
 
   tell(title, content = [], evidence = [], verb = null, act = null) {

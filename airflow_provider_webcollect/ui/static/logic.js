@@ -301,7 +301,7 @@ export function quarantineSentence({ quarantines }, zone, now) {
   const runs = quarantines.length > 1 ? ` of ${counted(quarantines.length, "run")}` : "";
   const when = `${runs && "the latest "}on ${day(quarantines[0].ended_at, zone, now)}`;
   const were = `${counted(rows, "row")}${runs} ${rows === 1 ? "was" : "were"} quarantined${runs && ","} ${when}`;
-  return `${were}. Whether somebody has decided on them elsewhere since the newest run is not known here.`;
+  return `${were}. A decision that was made elsewhere since the newest run is not shown here.`;
 }
 
 /** The decisions on quarantined rows, and the texts of their buttons. */
@@ -382,7 +382,7 @@ export function skippedText({ skipped_rows: rows, skipped }) {
   if (!rows) return "none";
   const parts = Object.entries(skipped ?? {});
   const named = parts.slice(0, PARTS).map(([part, count]) => `${number(count)} in ${part}`);
-  if (parts.length > PARTS) named.push(`others in ${counted(parts.length - PARTS, "part")} more`);
+  if (parts.length > PARTS) named.push(`others in ${counted(parts.length - PARTS, "more part")}`);
   return `${counted(rows, "row")} without a key${named.length ? `: ${named.join(", ")}` : ""}`;
 }
 

@@ -571,7 +571,7 @@ class WebCollectPage extends HTMLElement {
     const isUnused = !this.landingsData?.series.length && !this.activityData?.running.length;
     const isWell = isWhole && !this.service.problem && !this.stateOfService()?.isTrouble;
     this.well.hidden = items.length > 0 || isUnused || !checked.length;
-    this.well.textContent = `${isWell ? "All is well" : "As far as it can be seen"}: ${checked.join(", ")}.`;
+    this.well.textContent = `${isWell ? "All is well" : "As far as this page can tell"}: ${checked.join(", ")}.`;
     this.isUnused = isUnused && !items.length && isWhole;
   }
 
@@ -669,7 +669,7 @@ class WebCollectPage extends HTMLElement {
         return { key, facts: [each, own, activityTexts(each, this.allNames)[0]], draw };
       });
     this.runningTable.show(wanted);
-    const none = running.length ? "None is found." : "No Airflow task of this provider is at work.";
+    const none = running.length ? "No match." : "No Airflow task of this provider is at work.";
     this.runningLeft.textContent = wanted.length ? leftOut(running_left_out, "task") : none;
   }
 
@@ -677,7 +677,7 @@ class WebCollectPage extends HTMLElement {
     this.service.element.hidden = !isShown(this.filter, "service");
     if (!this.connections?.length) {
       const reason =
-        "You may not read connections, or there is none of the type Web Data Collection; so nothing of the service is shown.";
+        "The service is not shown: you may not read connections, or none has the type Web Data Collection.";
       this.service.body.hidden = !this.connections;
       place(this.blocks, [{ key: "none", facts: 0, draw: () => el("p", {}, reason) }]);
       this.service.element.hidden ||= this.isUnused;
@@ -723,7 +723,7 @@ class WebCollectPage extends HTMLElement {
       ? "No collection task is running, waiting or stopped."
       : "No asset and no landing of this connection names a collection task.";
     const line = [
-      active.length ? "" : this.search && !shown.length ? "None is found." : none,
+      active.length ? "" : this.search && !shown.length ? "No match." : none,
       leftOut(left_out, "collection task"),
     ].filter(Boolean);
     return [

@@ -30,13 +30,13 @@ def test_json_lines_hold_deep_rows_as_they_came() -> None:
 def test_tables_refuse_deep_rows(file_format: FormatName, columns: list[str] | None) -> None:
     chosen = make_format(file_format, columns=columns)
     for pages in ([ROWS], [page('{"n": 1, "v": 2, "z": 3}'), ROWS]):
-        with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines") as refused:
+        with pytest.raises(UnreadableRow, match=r"nested too deeply.*file_format='jsonl'") as refused:
             land(chosen, *pages)
         assert refused.value.permanent
 
 
 def test_json_lines_of_some_columns_refuse_deep_rows() -> None:
-    with pytest.raises(UnreadableRow, match=r"nested too deeply.*JSON lines of all columns"):
+    with pytest.raises(UnreadableRow, match=r"nested too deeply.*file_format='jsonl' without `columns`"):
         land(make_format("jsonl", columns=["z", "v"]), ROWS)
 
 

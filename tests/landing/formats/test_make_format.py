@@ -54,7 +54,7 @@ def test_each_format_has_its_suffix_and_compressions(
         ({"columns": []}, "columns", "at least one column"),
         ({"columns": ["a", "b", "a"]}, "columns[2]", "once"),
         ({"columns": ["a", 1]}, "columns[1]", "a string"),
-        ({"columns": ["a", "\ud800"]}, "columns[1]", "half a character"),
+        ({"columns": ["a", "\ud800"]}, "columns[1]", "a lone surrogate"),
         ({"columns": {"a"}}, "columns", "a list of names"),
         ({"file_format": "parquet", "column_types": ["a"]}, "column_types", "a dict"),
         ({"file_format": "parquet", "column_types": {1: "int64"}}, "column_types", "strings"),

@@ -95,7 +95,7 @@ def test_a_value_of_another_type_fails_or_becomes_null_alone(kind: str, bad: Any
     assert [value is None for value in typed(kind, fine, bad, fine, None, bad, on_cast_error="null")] == [
         False, True, False, True, True,
     ]  # fmt: skip
-    with pytest.raises(CastFailed, match=r"`x` is .* in row 2 of the part, which is no "):
+    with pytest.raises(CastFailed, match=r"`x` is .* in row 2 of the part, which is not of type "):
         typed(kind, fine, bad, fine)
 
 
@@ -106,7 +106,7 @@ def test_the_error_names_column_value_row_type_and_remedy() -> None:
         land(chosen, *pages)
     message = str(caught.value)
     assert message.startswith(
-        f"`price` is '{('n/a' * 100)[:100]}…' in row 5 of the part, which is no float64;"
+        f"`price` is '{('n/a' * 100)[:100]}…' in row 5 of the part, which is not of type float64;"
     )
     assert "on_cast_error='null'" in message
     assert caught.value.permanent

@@ -232,7 +232,7 @@ def test_an_edited_connection_uses_the_stored_successor(account: Account, edit: 
 def test_a_spent_refresh_token_that_is_entered_again_is_not_sent(account: Account) -> None:
     account.process().send(CALL)
     account.process(credentials=account.login()).send(CALL)
-    with pytest.raises(errors.TokenUnavailable, match="that one is used up: put in a new one"):
+    with pytest.raises(errors.TokenUnavailable, match="it is used up: enter a new one"):
         account.process().send(CALL)
     assert account.refreshes == [200, 200]
 
