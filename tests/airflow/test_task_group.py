@@ -515,7 +515,10 @@ class TestSelection:
         ("given", "said"),
         [
             (["Shops search"], r"`collection_tasks\[0\]` is 'Shops search'; .*nearest: 'Shop search'"),
-            (["Bücher", "b-2"], r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*tasks\[0\].id has it"),
+            (
+                ["Bücher", "b-2"],
+                r"`collection_tasks\[1\]\.(id|name)` is 'b-2'; .*tasks\[0\].id has the same value",
+            ),
             ([{"id": "x", "label": "n"}], r"`collection_tasks\[0\].label` is 'n'; a collection task has no"),
             (["{{ conn.other.password }}"], r"`collection_tasks\[0\]` is '{{ conn.*and no template"),
             ([], "`collection_tasks` is"),
