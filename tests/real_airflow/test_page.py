@@ -370,7 +370,7 @@ class TestDetails:
         price = columns.locator('[data-column="price"]')
         told_by_arrow_keys(page, price, "Filled rows of price")
         assert columns.locator("[data-column]").count() == 8
-        columns.get_by_role("button", name="3 columns more").press("Enter")
+        columns.get_by_role("button", name="3 more columns").press("Enter")
         columns.locator("[data-column]").nth(10).wait_for()
         assert columns.get_by_role("button").count() == 0
 
