@@ -65,6 +65,7 @@ class RealAirflow(AirflowApi):
             **base_environment(self.home, dags_folder.resolve(), self.url, self._execution_url),
             # SQLite's default of five seconds is too short if all components write at once on a busy machine.
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{self.home}/airflow.db?timeout=120",
+            # A request may wait that long for the database.
             "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "300",
             **(environment or {}),
         }
