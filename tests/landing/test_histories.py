@@ -71,6 +71,8 @@ pytestmark = [
 
 #: Numbers of histories for each kind of destination: in all, and by day.
 COUNTS = {"folder": (5000, 40), "delta": (2000, 4), "iceberg": (2000, 4)}
+#: Each kind in a process of its own: at night, each takes up to half an hour.
+KINDS = [pytest.param(kind, marks=pytest.mark.xdist_group(f"histories, {kind}")) for kind in COUNTS]
 #: The number of a history that loses rows, for each kind, if existing files can be created again. Once
 #: landings have other steps and it loses none, up to MOST are searched, which takes time: one in thirty does.
 LOSING, MOST = 10, 300
@@ -622,7 +624,7 @@ def harms(
         yield history.harm
 
 
-@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_each_row_is_landed_or_waits_or_was_discarded_once(tmp_path: Path, kind: str) -> None:
     every, by_day = COUNTS[kind]
     numbers = histories(kind, every, by_day=by_day)
@@ -630,7 +632,7 @@ def test_each_row_is_landed_or_waits_or_was_discarded_once(tmp_path: Path, kind:
         assert not harm, f"WEBCOLLECT_HISTORY={number}"
 
 
-@pytest.mark.parametrize("kind", COUNTS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_without_conditional_create_rows_are_lost(tmp_path: Path, kind: str) -> None:
     harmed = harms(tmp_path, kind, [LOSING, *range(MOST)], unconditional=True)
     assert any(not harm.keys().isdisjoint(LOSSES) for harm in harmed)
