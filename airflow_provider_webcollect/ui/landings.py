@@ -735,7 +735,7 @@ def run_name(dag_id: str, run_id: str, dag_ids: Collection[str]) -> str:
 
     :param dag_ids: the ids of the DAGs that the user may read.
     """
-    return run_id if dag_id in (*dag_ids, COMMAND) else _UNNAMED_RUN
+    return run_id if dag_id == COMMAND or dag_id in dag_ids else _UNNAMED_RUN
 
 
 def _newest_sources(landed: Sequence[PastRun]) -> Iterable[tuple[LandingEvent, LandedSource]]:

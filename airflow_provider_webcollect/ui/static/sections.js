@@ -206,7 +206,7 @@ function columnsBlock(series, known, { data, problem, isOpen }, now, act) {
   const shown = isOpen ? data.columns : data.columns.slice(0, COLUMNS);
   table.show(shown.map((column, index) => ({ key: index, facts: 0, draw: () => draw(column) })));
   const more = data.columns.length - shown.length;
-  const unfold = more ? button(`${counted(more, "more column")}`, act.openColumns, { class: "quiet" }) : null;
+  const unfold = more ? button(counted(more, "more column"), act.openColumns, { class: "quiet" }) : null;
   const left = el("p", { class: "left" }, leftOut(data.left_out, "column"));
   return el("div", { class: "columns" }, note, sentence, table.element, unfold, left);
 }
