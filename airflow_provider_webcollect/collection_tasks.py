@@ -113,7 +113,7 @@ class CollectionTasks(msgspec.Struct, frozen=True):
         return self.by_key.get(folded(key))
 
     def names(self, task_ids: Iterable[str]) -> dict[str, str]:
-        """Return the names of those of the given tasks that are in the file, by id."""
+        """Return the names of the given tasks by id, without tasks that the file lacks."""
         return {task_id: task.name for task_id in task_ids if (task := self.find(task_id))}
 
     def get(self, argument: str, key: str) -> CollectionTask:

@@ -4,7 +4,7 @@ Each run has 99 % of the keys, each with a URL and a price, in Parquet on a loca
 the commits of a landing. Four runs have only half of the keys: the rows of the first are quarantined, the
 rows of the second were discarded, the third has failed its checks with ``warn``, and the rows of the fourth
 were accepted two runs later. Each method runs in a process of its own; seconds do not include the imports,
-and memory is shown with and without them. The results must equal those of a DuckDB query on the files. Needs
+and memory is shown with and without them. A DuckDB query on the files must have the same results. Needs
 Linux.
 """
 

@@ -196,7 +196,7 @@ def _dag(*of_dag: History) -> DAG:
 
 
 def _add_dags(session: Session, dags: Iterable[DAG]) -> None:
-    """Store DAGs as the DAG processor stores those of a file, but so that the scheduler starts no run."""
+    """Store DAGs as the DAG processor does, but so that the scheduler starts no run."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel

@@ -6,7 +6,7 @@ import contextlib
 import random
 import socket
 
-#: Ports below those of outgoing connections: such a connection could take a port before the server does.
+#: Ports that no outgoing connection uses: it could take a port before the server does.
 CANDIDATES = range(20_000, 32_000)
 
 

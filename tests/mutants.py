@@ -217,7 +217,7 @@ MUTANTS = (
 
 
 def main() -> int:
-    """Try all defects, or those of ``--only``; return the exit status, which is 0 if tests notice all."""
+    """Try all defects, or only ``--only``; return the exit status, which is 0 if tests notice all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", help="numbers of defects, with commas between them")
     arguments = parser.parse_args()

@@ -133,7 +133,7 @@ class Operation:
         """Return the operator of this operation.
 
         :param words: other values for some words.
-        :param arguments: arguments that replace those of the table.
+        :param arguments: arguments that replace the table's.
         """
         usual = scene.fill(self.operator, **(words or {}))
         return operator_of(self.name)(**{"task_id": self.name, **usual, **arguments})

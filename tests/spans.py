@@ -1,4 +1,4 @@
-"""The OpenTelemetry spans that this process records, as trees of text; and those of other processes."""
+"""The OpenTelemetry spans of this process and of other processes, as trees of text."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def show(
     :param exactly: whether times are shown in full, and a table has all columns under their own names;
         otherwise it leaves out columns without a value.
     :param whole: whether a table on a terminal has all rows, too; for results that cannot be shown again,
-        such as those of a change.
+        such as the result of a change.
     """
     columns = columns or [*next(iter(rows), ())]
     if output == "json":

@@ -135,7 +135,7 @@ class ValueRules:
 
     @property
     def counts(self) -> RuleCounts:
-        """The counts of all rows so far, including those of earlier attempts."""
+        """The counts of all rows so far, including rows of earlier attempts."""
         names = tuple(self._names_of_wrong)
         return RuleCounts(dict(self._broken), dict(self._examples), names, self._wrong_rows)
 
@@ -239,7 +239,7 @@ class ValueRules:
     def _show(self, rule: str, values: Iterable[Any]) -> None:
         """Keep examples of wrong values."""
         noted = self._examples.get(rule, ())
-        # consecutive equal values are one example, such as those of a column that no row has
+        # consecutive equal values are one example, such as the nulls of a column that no row has
         for value, _ in itertools.groupby(values):
             if len(noted) == _EXAMPLES:
                 break

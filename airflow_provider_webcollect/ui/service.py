@@ -250,8 +250,8 @@ def _named_ids(session: Session, conn_id: str, dag_ids: Collection[str] | None) 
 
     They are the collection tasks that Airflow tasks at work name, that have landed, or that assets name.
 
-    :param dag_ids: the DAGs whose collection tasks are returned, without those of assets, which belong to no
-        DAG; None for all.
+    :param dag_ids: the DAGs whose collection tasks are returned; None for all DAGs, and for assets, which
+        belong to no DAG.
     """
     assets = _asset_tasks(session) if dag_ids is None else []
     named: dict[str, str | None] = dict.fromkeys(task_id for of_conn, task_id in assets if of_conn == conn_id)

@@ -64,7 +64,7 @@ def execute(
 
     :param tries: number of tries; all but the last must fail with an error that Airflow retries.
     :param run_id: id of the DAG run; by default, a new one.
-    :param max_tries: that of the task instance; Airflow raises it when a person clears the task.
+    :param max_tries: ``max_tries`` of the task instance; Airflow raises it when a person clears the task.
     :param context: entries to add to the usual context, or to replace in it.
     """
     names = {"dag_id": "dag", "task_id": operator.task_id, "run_id": run_id or f"run_{next(_numbers)}"}

@@ -38,7 +38,7 @@ NAME, OTHER = "Shop search", "Deli / 商店"
 TODAY = pendulum.now("UTC").date()
 WEEK: dict[str, Any] = {"start": TODAY.subtract(days=6).isoformat(), "end": TODAY.isoformat()}
 
-#: Operators and sensors that take tasks, in addition to those of `tests/airflow/test_operators.py`.
+#: Operators and sensors that take tasks, in addition to the table in `tests/airflow/test_operators.py`.
 TAKES: dict[str, Callable[[str], Any]] = {
     "mark": lambda name: WebCollectMarkExportedOperator(task_id="t", collection_task_id=name),
     "check": lambda name: WebCollectMetricsCheckOperator(

@@ -310,7 +310,7 @@ class TestWhileTheTaskRuns:
         with make_dag():
             mapped = operator.partial(task_id="mapped").expand_kwargs([{**arguments, "task_id": "mapped"}])
         tasks = [mapped.unmap(arguments)]
-        # one template defers all checks, except those of arguments that no template can set, and of names
+        # one template defers all checks, except checks of names, and of arguments that no template can set
         at_parse = {"collection_task_id", "renew_after", "poll_interval", "min_success_rate"}
         if not at_parse & wrong.keys():
             tasks.append(operator(**arguments, webcollect_conn_id="{{ 'webcollect_default' }}"))

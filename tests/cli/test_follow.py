@@ -11,7 +11,7 @@ from demo.ports import free_port
 from tests.cli.conftest import Run, shown
 
 STATUSES = "/cloudextraction/statuses/v2"
-#: Seconds that a run takes, so many that it ends only if a test advances the time.
+#: Seconds that a run takes: it ends only if a test advances the time.
 LONG = 10_000
 
 pytestmark = [

@@ -22,7 +22,7 @@ LATER = "Check in the service whether it took effect before repeating it."
 
 @pytest.fixture(autouse=True)
 def data_apps(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sandbox is the data-app service too, and the key is that of the apps' author."""
+    """The sandbox is the data-app service too, and the key belongs to the apps' author."""
     monkeypatch.setenv("WEBCOLLECT_DATAHUB_URL", sandbox.datahub_url)
     monkeypatch.setenv("WEBCOLLECT_DATAHUB_API_KEY", sandbox.datahub_api_key)
 

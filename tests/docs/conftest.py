@@ -107,7 +107,7 @@ def run_page(
         os.environ |= {
             "AIRFLOW_CONN_AWS_DEFAULT": s3.as_connection(),
             "HOME": str(tmp_path),
-            # otherwise root has one folder of pipelines for all tests, with those of killed tests
+            # otherwise root has one folder for all tests, which keeps the pipelines of killed tests
             "DLT_DATA_DIR": str(tmp_path / "dlt"),
             "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
             # what a page installs is installed already

@@ -2,7 +2,7 @@
 
 Its blocks run in an empty home, with the Python that made this environment and the pip that this Python
 brings, and each has five minutes. The wheel in FOLDER replaces the clone's folder, and this environment's
-constraints replace those of Airflow, which are not on an index. All else comes from the package index. The
+constraints replace Airflow's, which are not on an index. All else comes from the package index. The
 newcomer has a bucket: ``my-bucket``, on an S3 server.
 """
 

@@ -67,7 +67,8 @@ def rows_in(name: str, content: bytes) -> list[Row]:
 class Ledger:
     """The state that commits describe, without the package: each row is landed, quarantined or discarded.
 
-    A reading of the source begins with the source's first row; its number is that of the commit beginning it.
+    A reading of the source begins with the source's first row; the number of a reading
+    is the number of its first commit.
 
     :ivar landed: the reading and the name of each landed part, in order.
     :ivar discarded: the reading and the name of each discarded part.

@@ -55,7 +55,7 @@ def make_job(fetch: Fetch, **arguments: Any) -> Job:
 
 
 def changed(job: Job, **arguments: Any) -> Job:
-    """Return the landing with some arguments changed; their names are those of :func:`make_job`."""
+    """Return the landing with some arguments of :func:`make_job` changed."""
     changes: dict[str, Any] = {}
     if form := arguments.pop("file_format", None):
         changes = {name: getattr(form, name) for name in form.__struct_fields__}
@@ -88,7 +88,7 @@ def page(rows: list[dict[str, Any]], before: int, total: int) -> DataPage:
 
 
 def widening(count: int = 6) -> list[DataPage]:
-    """Return pages of two rows; the rows of each page have one key more than those of the page before."""
+    """Return pages of two rows; on each page, rows have one key more than on the page before."""
     pages = []
     for number in range(count):
         keys = [f"k{index}" for index in range(number + 1)]

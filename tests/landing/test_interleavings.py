@@ -54,7 +54,7 @@ pytestmark = [
     pytest.mark.usefixtures("each_part_is_staged"),
 ]
 
-#: A landing is held at one in so many operations; on a server, all of them would take too long.
+#: A landing is held at every n-th operation; on a server, holding it at each would take too long.
 STRIDE, STRIDE_ON_SERVERS = (1, 5) if ALL_HISTORIES else (20, 20)
 #: Kinds of landing, and their options. If rows have landed before, run r1 has landed ``LANDED_BEFORE`` rows.
 KINDS: dict[str, dict[str, Any]] = {

@@ -225,7 +225,7 @@ OPTIONS: dict[str, Any] = {"column_types": TYPES, "on_cast_error": "null"}
 
 
 def as_expected(values: dict[str, Any], *, types: bool = True) -> None:
-    """Check the values of the cases; those of texts that do not fit must be null."""
+    """Check the values of the cases; a text that does not fit must have become null."""
     for name, case in zip(NAMES, CASES, strict=True):
         value = values[name]
         if case.value == "NaN":

@@ -1,6 +1,6 @@
 """The example DAGs that ask a person, answered by the API that Airflow's web interface uses.
 
-``make test-matrix`` runs this file on other versions of Airflow, too, with only the demo beside it.
+``make test-matrix`` also runs this file on other versions of Airflow, with the demo and no other test.
 """
 
 from __future__ import annotations

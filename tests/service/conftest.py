@@ -88,7 +88,7 @@ def on_clock(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Connect:
-    """Makes clients, as ``connect`` does, whose pauses only move the clock, as do those of the rate limits.
+    """Makes clients, as ``connect`` does, whose pauses, also for rate limits, only move the clock.
 
     Each client has its own limits. None prefetches, since this clock does not show how long a response takes.
     """

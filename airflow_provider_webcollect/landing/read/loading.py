@@ -331,7 +331,7 @@ class NewParts:
         """Yield the rows of a part.
 
         :param first_row: the position of the part's first row in the landing.
-        :param columns: the columns of the table, to which those of the rows are added.
+        :param columns: the columns of the table; the columns of the rows are added to them.
         """
         import pyarrow.compute as pc
 

@@ -329,7 +329,7 @@ class Folder:
         return self._storage.is_linked(f"{self.root}/{name}")
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files, whatever their versions; absent files are no error."""
+        """Delete files without a condition; absent files are no error."""
         for name in names:
             with self._at(name) as path:
                 self._storage.delete(path)

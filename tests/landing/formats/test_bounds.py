@@ -25,7 +25,7 @@ BOUNDS = {"jsonl": 15, "csv": 50, "parquet": 120}
 def test_memory_is_bounded_whatever_the_rows(kind: Kind, rows: int, row_bytes: int) -> None:
     chosen = make_format(*kind)
     bound = BOUNDS[chosen.name] * 2**20
-    # so many that a part held whole would exceed the bound by half
+    # enough pages that a part held whole would exceed the bound by half
     pages = 3 * bound // (2 * rows * row_bytes) + 1
     written = page(*({"id": str(number), "text": "x" * row_bytes} for number in range(rows)))
     tracemalloc.start()

@@ -44,7 +44,7 @@ class Database:
         return Warehouse(kind=self.kind, credentials=self.address).destination(**options)
 
     def create(self, columns: str) -> None:
-        """Create the table anew, as its users may have done."""
+        """Drop the table and create it, as its users may have done."""
         self.query(f"create schema if not exists {self.table.partition('.')[0]}")
         self.query(f"drop table if exists {self.table}")
         self.query(f"create table {self.table} ({columns})")

@@ -1,7 +1,7 @@
 """Whatever the order, the clocks and the failures: no refresh token is spent twice, and none is lost.
 
 Processes on two hosts share a token, and everything fails at random. Time, the store, the service and the
-order of steps are simulated; all decisions are those of the package. A history follows from its number alone,
+order of steps are simulated; the package makes all decisions. A history follows from its number alone,
 so one that fails can be repeated.
 """
 
